@@ -1,0 +1,1 @@
+"""The embedded speculative engine and its OpenAI-compatible server."""

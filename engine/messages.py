@@ -1,0 +1,197 @@
+"""What crosses between the control process and the engine process: immutable values, pickled one by one.
+
+Times are `time.monotonic()` seconds, which on one machine mean the same in both processes.
+"""
+
+from dataclasses import dataclass
+
+from policies.types import CyclePolicy, CycleStats, Decision, EngineInfo, EngineStatus, FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Everything that changes which token may come next. The order of application is kernels/coupled_sample.py's."""
+
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_k: int = 0
+    """0 keeps every token."""
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token id, added to its logit)."""
+    seed: int = 0
+    """64 bits; the server draws them where the client gave none."""
+    choice: int = 0
+    """Index of this sequence among the `n` choices of its request; part of the noise's key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """A sequence to generate."""
+
+    request_key: int
+    """Unique in the life of the engine process."""
+    prompt: tuple[int, ...]
+    """Token ids; never empty; with `max_tokens` it fits the context limit."""
+    sampling: Sampling
+    max_tokens: int
+    stop_token_ids: tuple[int, ...]
+    """EOS and the like. The token that ends the sequence is counted and sent, its text is not."""
+    stops: tuple[str, ...]
+    """Stop strings, matched on the bytes of the output."""
+    decision: Decision
+    submitted_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Forget a sequence within one cycle; an unknown key is ignored."""
+
+    request_key: int
+
+
+@dataclass(frozen=True, slots=True)
+class Redirect:
+    """Another decision for a running sequence, for example because its output's language was recognised."""
+
+    request_key: int
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class SetCyclePolicy:
+    policy: CyclePolicy
+
+
+@dataclass(frozen=True, slots=True)
+class AskStatus:
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """Finish the cycle in progress and end the process."""
+
+
+ToEngine = Submit | Cancel | Redirect | SetCyclePolicy | AskStatus | Shutdown
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    info: EngineInfo
+
+
+@dataclass(frozen=True, slots=True)
+class StartFailed:
+    """The engine could not start; `message` is one sentence for people."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A sentence for a progress line while the engine starts."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a sequence ended, and what it did on the way; in a `Tokens` message with its last tokens."""
+
+    reason: FinishReason
+    queue_seconds: float
+    """From `Submit.submitted_at` to admission."""
+    prefill_seconds: float
+    cycles: int
+    proposed: int
+    verified: int
+    accepted: int
+    rejected_at: tuple[int, ...]
+    draft_seconds: float
+    verify_seconds: float
+    looped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Tokens that one sequence emitted in one cycle."""
+
+    request_key: int
+    token_ids: tuple[int, ...]
+    finished: Finished | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CycleDone:
+    """All that a cycle produced, in one message."""
+
+    tokens: tuple[Tokens, ...]
+    stats: CycleStats | None
+    """None when only prefill was done and nothing decoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusIs:
+    serial: int
+    status: EngineStatus
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceFailed:
+    """A sequence that the engine cannot run; `message` is one sentence for people."""
+
+    request_key: int
+    message: str
+
+
+FromEngine = Ready | StartFailed | Progress | CycleDone | StatusIs | SequenceFailed
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How the engine process is started."""
+
+    model_path: str
+    """A folder with config.json, *.safetensors and tokenizer.json."""
+    model_name: str
+    dtype: str = "auto"
+    """auto, bfloat16 or float32."""
+    threads: int = 0
+    """torch threads; 0 calibrates at start."""
+    slots: int = 16
+    """Sequences that may run together."""
+    context_limit: int = 2048
+    prefill_chunk: int = 256
+    """Prompt tokens processed in one cycle beside the decode pass."""
+    ngram_min_match: int = 2
+    ngram_max_match: int = 16
+    calibrate: bool = True
+    seed: int = 0
+    """Seeds the synthetic sequences of the calibration."""
+
+
+__all__ = [
+    "AskStatus",
+    "Cancel",
+    "CycleDone",
+    "EngineOptions",
+    "Finished",
+    "FromEngine",
+    "Progress",
+    "Ready",
+    "Redirect",
+    "Sampling",
+    "SequenceFailed",
+    "SetCyclePolicy",
+    "Shutdown",
+    "StartFailed",
+    "StatusIs",
+    "Submit",
+    "ToEngine",
+    "Tokens",
+]
