@@ -5,28 +5,8 @@ Times are `time.monotonic()` seconds, which on one machine mean the same in both
 
 from dataclasses import dataclass
 
+from kernels.sampling import Sampling
 from policies.types import CyclePolicy, CycleStats, Decision, EngineInfo, EngineStatus, FinishReason
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """Everything that changes which token may come next. The order of application is kernels/coupled_sample.py's."""
-
-    temperature: float = 1.0
-    """0 is greedy."""
-    top_k: int = 0
-    """0 keeps every token."""
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: tuple[tuple[int, float], ...] = ()
-    """(token id, added to its logit)."""
-    seed: int = 0
-    """64 bits; the server draws them where the client gave none."""
-    choice: int = 0
-    """Index of this sequence among the `n` choices of its request; part of the noise's key."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Learning, guarding, persisting, REST, metrics, the command line and, later, fleet adapters."""

@@ -1,0 +1,61 @@
+"""What the tuner publishes: one immutable value, swapped whole. Readers never see half of a change."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from policies.types import CyclePolicy, Pin, Policy
+
+
+@dataclass(frozen=True, slots=True)
+class KillSwitch:
+    """Speculation is off for `route` (``*``: everywhere) until it expires or is taken back."""
+
+    route: str
+    reason: str
+    actor: str
+    created_at: float
+    expires_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """Tokens and engine-busy seconds inside windows, so that idle time counts for nobody."""
+
+    tuned_tokens: int = 0
+    tuned_seconds: float = 0.0
+    plain_tokens: int = 0
+    plain_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineCell:
+    """Measured plain cycles at one load."""
+
+    load: int
+    cycles: int
+    seconds: float
+    """Mean seconds of a plain cycle."""
+    relative_error: float
+    """Standard error of `seconds`, as a share of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySnapshot:
+    """Everything that a decision, the API, the metrics and the command line read."""
+
+    version: int
+    created_at: float
+    policies: Mapping[tuple[str, str], Policy]
+    """Keyed by (route, language)."""
+    pins: tuple[Pin, ...]
+    kill_switches: tuple[KillSwitch, ...]
+    cycle_policy: CyclePolicy
+    throughput: Throughput
+    baseline: tuple[BaselineCell, ...]
+    cost_error: float | None
+    """Median absolute relative error of the cost model on cycles before it learned from them."""
+    switchback_share: float
+    """Share of time that plain windows take now."""
+    requests: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Finished requests by (route, language) since the start."""
+    looped_requests: int = 0
