@@ -253,6 +253,17 @@ class Pin:
 
 
 @dataclass(frozen=True, slots=True)
+class KillSwitch:
+    """Speculation is off for `route` (``*``: everywhere) until it expires or is taken back."""
+
+    route: str
+    reason: str
+    actor: str
+    created_at: float
+    expires_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """One request's resolution of the policy."""
 
@@ -334,6 +345,8 @@ class CyclePolicy:
     """Predicted gain that speculation must show over plain before it is used, e.g. 0.02."""
     max_neighbour_slowdown: float
     """No running sequence's predicted seconds per token may exceed this multiple of plain."""
+    killed_routes: frozenset[str] = frozenset()
+    """Routes whose kill switch is on; `kill` is the one for all."""
 
 
 INITIAL_CYCLE_POLICY = CyclePolicy(

@@ -3,18 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from policies.types import CyclePolicy, Pin, Policy
+from policies.types import CyclePolicy, KillSwitch, Pin, Policy
 
-
-@dataclass(frozen=True, slots=True)
-class KillSwitch:
-    """Speculation is off for `route` (``*``: everywhere) until it expires or is taken back."""
-
-    route: str
-    reason: str
-    actor: str
-    created_at: float
-    expires_at: float | None
+__all__ = ["BaselineCell", "KillSwitch", "PolicySnapshot", "Throughput"]
 
 
 @dataclass(frozen=True, slots=True)
