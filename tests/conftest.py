@@ -64,20 +64,20 @@ def fixed_seeds() -> None:
 
 def describe_versions() -> str:
     """One line: Python and the packages that results depend on."""
-    known = {distribution.metadata["Name"].replace("-", "_") for distribution in importlib.metadata.distributions()}
-    found = [f"{name} {importlib.metadata.version(name)}" for name in PACKAGES if name in known]
+    versions = {found.name.lower().replace("-", "_"): found.version for found in importlib.metadata.distributions()}
+    found = [f"{name} {versions[name]}" for name in PACKAGES if name in versions]
     return ", ".join([f"Python {platform.python_version()}", *found])
 
 
 def describe_machine() -> str:
-    """One line: processor, cores, memory, kernel. No path and no name of the machine."""
+    """One line: processor, cores, memory, system. No path and no name of the machine."""
     processor = platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         models = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
         processor = models[0] if models else processor
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return f"{processor}, {os.cpu_count()} cores, {memory_gib:.0f} GiB, {platform.system()} {platform.release()}"
+    return f"{processor}, {os.cpu_count()} cores, {memory_gib:.0f} GiB, {platform.system()}"
 
 
 def summarise(reporter: pytest.TerminalReporter) -> str:
