@@ -111,8 +111,8 @@ class CycleDone:
     """All that a cycle produced, in one message."""
 
     tokens: tuple[Tokens, ...]
-    stats: CycleStats | None
-    """None when only prefill was done and nothing decoded."""
+    stats: CycleStats
+    """Its load is 0 when only prefill was done and nothing decoded."""
 
 
 @dataclass(frozen=True, slots=True)

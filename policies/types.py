@@ -407,7 +407,7 @@ class CycleStats:
     """True for the first cycle of a window: not counted in either baseline or served time."""
     killed: bool
     load: int
-    """Sequences that decoded in this cycle."""
+    """Sequences that decoded in this cycle; 0 when only prefill was done: then nothing but prefill counts."""
     tokens: int
     """Rows of the target's decode pass: load + all verified drafts."""
     kv_tokens: int

@@ -1,0 +1,76 @@
+"""Builds the engine from its options, inside the engine process."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from engine.blocks import Blocks, blocks_for
+from engine.calibration import calibrate, choose_threads
+from engine.loop import EngineLoop
+from engine.messages import EngineOptions, FromEngine, Progress
+from engine.ngram import NgramDrafter
+from engine.target import DecoderTarget
+from engine.token_bytes import load_token_bytes
+from engine.weights import ModelError, load_decoder
+from policies.types import PLAIN, CycleStats, EngineInfo
+
+
+class EngineBuildError(Exception):
+    """The engine cannot be built from these options; the message is one sentence for people."""
+
+
+def build_engine(options: EngineOptions, deliver: Callable[[FromEngine], None]) -> tuple[EngineLoop, EngineInfo]:
+    """Load the model, choose the threads, calibrate, and join the parts.
+
+    Raises EngineBuildError with one sentence.
+    """
+    model_path = Path(options.model_path)
+    cores = len(os.sched_getaffinity(0))
+    torch.set_num_threads(options.threads or cores)
+    deliver(Progress(f"loading {options.model_name}"))
+    try:
+        decoder = load_decoder(model_path, options.dtype, options.slots, options.context_limit)
+        drafter = NgramDrafter(options.ngram_min_match, options.ngram_max_match)
+    except (ModelError, ValueError) as error:
+        raise EngineBuildError(str(error)) from error
+    if options.context_limit > decoder.config.max_position:
+        raise EngineBuildError(
+            f"engine.context_limit is {options.context_limit}; the model reads at most {decoder.config.max_position}."
+        )
+    target = DecoderTarget(decoder)
+    with torch.inference_mode():
+        threads = options.threads
+        if not threads:
+            deliver(Progress("choosing the number of threads"))
+            threads = choose_threads(target, cores)
+        calibration: tuple[CycleStats, ...] = ()
+        if options.calibrate:
+            calibration = calibrate(target, options.slots, options.seed, lambda text: deliver(Progress(text)))
+        linear_seconds = decoder.linear_seconds()
+    blocks = Blocks(options.slots, options.slots * blocks_for(options.context_limit))
+    vocabulary = decoder.config.vocab_size
+    loop = EngineLoop(
+        target=target,
+        drafters={drafter.name: drafter},
+        blocks=blocks,
+        context_limit=options.context_limit,
+        prefill_chunk=options.prefill_chunk,
+        token_bytes=lambda: load_token_bytes(model_path, vocabulary),
+        deliver=deliver,
+    )
+    info = EngineInfo(
+        model=options.model_name,
+        drafters=(PLAIN, drafter.name),
+        dtype=str(decoder.dtype).removeprefix("torch."),
+        device="cpu",
+        threads=threads,
+        slots=options.slots,
+        blocks=blocks.blocks,
+        context_limit=options.context_limit,
+        vocabulary=vocabulary,
+        linear_seconds=linear_seconds,
+        calibration=calibration,
+    )
+    return loop, info

@@ -1,0 +1,297 @@
+"""The engine's process and the control process's handle on it.
+
+The engine loop owns a process: a busy Python thread beside it would cost more than any drafter gains. Messages cross
+a socket pair as pickled values. In the control process one thread reads and one writes, so that neither a slow reader
+nor a full socket ever stops the event loop or a cycle.
+"""
+
+import asyncio
+import itertools
+import queue
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+from engine.messages import (
+    AskStatus,
+    Cancel,
+    CycleDone,
+    EngineOptions,
+    FromEngine,
+    Progress,
+    Ready,
+    Redirect,
+    SequenceFailed,
+    SetCyclePolicy,
+    Shutdown,
+    StartFailed,
+    StatusIs,
+    Submit,
+    ToEngine,
+    Tokens,
+)
+from policies.protocols import TelemetrySink
+from policies.types import CyclePolicy, Decision, EngineInfo, EngineStatus
+
+
+class EngineStartError(Exception):
+    """The engine process could not start; the message is one sentence for people."""
+
+
+class EngineGoneError(Exception):
+    """The engine process has ended while somebody waited for it."""
+
+
+class SequenceFailedError(Exception):
+    """The engine cannot run this sequence; the message is one sentence for people."""
+
+
+class Generation:
+    """The tokens of one sequence, as an asynchronous iterator that ends after the message with `finished`.
+
+    Leaving it before its end (`aclose`) cancels the sequence.
+    """
+
+    def __init__(self, client: "EngineClient", request_key: int) -> None:
+        self._client = client
+        self._request_key = request_key
+        self._arrived: asyncio.Queue[Tokens | Exception] = asyncio.Queue()
+        self._open = True
+
+    def __aiter__(self) -> "Generation":
+        return self
+
+    async def __anext__(self) -> Tokens:
+        if not self._open:
+            raise StopAsyncIteration
+        item = await self._arrived.get()
+        if isinstance(item, Exception):
+            self._open = False
+            raise item
+        if item.finished is not None:
+            self._open = False
+        return item
+
+    async def aclose(self) -> None:
+        """Cancel the sequence unless it has ended."""
+        if self._open:
+            self._open = False
+            self._client.cancel(self._request_key)
+
+    def put(self, item: Tokens | Exception) -> None:
+        """Called by the client in the event loop."""
+        self._arrived.put_nowait(item)
+
+
+class EngineClient:
+    """Starts the engine process and speaks with it. All methods are called in one event loop."""
+
+    def __init__(self, process: subprocess.Popen[bytes], connection: Connection, sink: TelemetrySink) -> None:
+        self._process = process
+        self._connection = connection
+        self._sink = sink
+        self._loop = asyncio.get_running_loop()
+        self._keys = itertools.count(1)
+        self._serials = itertools.count(1)
+        self._generations: dict[int, Generation] = {}
+        self._statuses: dict[int, asyncio.Future[EngineStatus]] = {}
+        self._outbox: queue.SimpleQueue[ToEngine | None] = queue.SimpleQueue()
+        self._gone = False
+        self._reader = threading.Thread(target=self._read, name="engine-reader", daemon=True)
+        self._writer = threading.Thread(target=self._write, name="engine-writer", daemon=True)
+        self.info: EngineInfo
+
+    @classmethod
+    async def start(
+        cls, options: EngineOptions, sink: TelemetrySink, progress: Callable[[str], None] = lambda message: None
+    ) -> "EngineClient":
+        """Start the process and wait until it can serve.
+
+        Raises EngineStartError with one sentence when it cannot.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "engine.process", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                # An interrupt from the terminal is the control process's to handle: it ends this one in order.
+                start_new_session=True,
+            )
+        client = cls(process, Connection(ours.detach()), sink)
+        try:
+            await asyncio.to_thread(client._handshake, options, progress)
+        except BaseException:
+            process.kill()
+            process.wait()
+            client._connection.close()
+            raise
+        client._reader.start()
+        client._writer.start()
+        return client
+
+    @property
+    def alive(self) -> bool:
+        """Whether the engine can take requests."""
+        return not self._gone
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def next_key(self) -> int:
+        """A request key that was not used before."""
+        return next(self._keys)
+
+    def submit(self, message: Submit) -> Generation:
+        """Start a sequence. Raises EngineGoneError when the process has ended."""
+        if self._gone:
+            raise EngineGoneError("the engine process has ended")
+        generation = Generation(self, message.request_key)
+        self._generations[message.request_key] = generation
+        self._outbox.put(message)
+        return generation
+
+    def cancel(self, request_key: int) -> None:
+        """Stop a sequence within one cycle; its generation gets nothing more."""
+        if self._generations.pop(request_key, None) is not None:
+            self._outbox.put(Cancel(request_key))
+
+    def redirect(self, request_key: int, decision: Decision) -> None:
+        """Give a running sequence another decision; ignored once it has ended."""
+        self._outbox.put(Redirect(request_key, decision))
+
+    def set_cycle_policy(self, policy: CyclePolicy) -> None:
+        """In force in the next cycle. May be called from any thread."""
+        self._outbox.put(SetCyclePolicy(policy))
+
+    async def status(self) -> EngineStatus:
+        """A reading, taken between two cycles. Raises EngineGoneError."""
+        if self._gone:
+            raise EngineGoneError("the engine process has ended")
+        serial = next(self._serials)
+        answer: asyncio.Future[EngineStatus] = self._loop.create_future()
+        self._statuses[serial] = answer
+        self._outbox.put(AskStatus(serial))
+        return await answer
+
+    async def close(self) -> None:
+        """End the process; sequences that still run end with EngineGoneError."""
+        self._outbox.put(Shutdown())
+        self._outbox.put(None)
+        await asyncio.to_thread(self._end_process)
+
+    def _end_process(self) -> None:
+        try:
+            self._process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._writer.join()
+        self._reader.join()
+        self._connection.close()
+
+    def _handshake(self, options: EngineOptions, progress: Callable[[str], None]) -> None:
+        try:
+            self._connection.send(options)
+            while True:
+                message: FromEngine = self._connection.recv()
+                match message:
+                    case Ready(info):
+                        self.info = info
+                        return
+                    case StartFailed(text):
+                        raise EngineStartError(text)
+                    case Progress(text):
+                        progress(text)
+        except (EOFError, OSError) as error:
+            code = self._process.wait()
+            raise EngineStartError(f"The engine process ended with code {code} before it could serve.") from error
+
+    def _read(self) -> None:
+        try:
+            while True:
+                message: FromEngine = self._connection.recv()
+                if isinstance(message, CycleDone):
+                    self._sink.record_cycle(message.stats)
+                self._loop.call_soon_threadsafe(self._dispatch, message)
+        except (EOFError, OSError):
+            self._gone = True
+            self._outbox.put(None)
+            # The event loop may be closed already when the whole program ends: then nobody waits for an answer.
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._fail_all)
+
+    def _write(self) -> None:
+        while (message := self._outbox.get()) is not None:
+            try:
+                self._connection.send(message)
+            except OSError:
+                return  # the reader sees the end of the process as well and tells everybody
+
+    def _dispatch(self, message: FromEngine) -> None:
+        match message:
+            case CycleDone(tokens, _):
+                for item in tokens:
+                    generation = self._generations.get(item.request_key)
+                    if generation is None:
+                        continue
+                    if item.finished is not None:
+                        del self._generations[item.request_key]
+                    generation.put(item)
+            case StatusIs(serial, status):
+                answer = self._statuses.pop(serial, None)
+                if answer is not None and not answer.done():
+                    answer.set_result(status)
+            case SequenceFailed(request_key, text):
+                generation = self._generations.pop(request_key, None)
+                if generation is not None:
+                    generation.put(SequenceFailedError(text))
+
+    def _fail_all(self) -> None:
+        gone = EngineGoneError("the engine process has ended")
+        for generation in self._generations.values():
+            generation.put(gone)
+        self._generations.clear()
+        for answer in self._statuses.values():
+            if not answer.done():
+                answer.set_exception(gone)
+        self._statuses.clear()
+
+
+def run_engine(connection: Connection) -> None:
+    """The engine process: build everything, then step until told to stop or left alone."""
+    options: EngineOptions = connection.recv()
+    # Only this process needs the tensor libraries.
+    from engine.build import EngineBuildError, build_engine
+
+    try:
+        loop, info = build_engine(options, connection.send)
+    except EngineBuildError as error:
+        connection.send(StartFailed(str(error)))
+        return
+    connection.send(Ready(info))
+    while not loop.stopping:
+        if loop.idle:
+            loop.scheduler.blocks.check()
+            connection.poll(None)
+        messages: list[ToEngine] = []
+        while connection.poll(0):
+            messages.append(connection.recv())
+        loop.step(messages)
+
+
+def main() -> None:
+    """Entry of the child: the file descriptor of its end of the socket pair is the only argument."""
+    connection = Connection(int(sys.argv[1]))
+    try:
+        run_engine(connection)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return  # the control process has ended, and so do we
+
+
+if __name__ == "__main__":
+    main()

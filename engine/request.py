@@ -1,0 +1,128 @@
+"""The state of one sequence inside the engine: the only place where it is kept, and no tensors."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from engine.messages import Finished, Submit
+from policies.types import BlockEnd, Decision, FinishReason
+
+LOOP_TOKENS = 8
+LOOP_REPEATS = 3
+
+
+@dataclass(slots=True)
+class Shadow:
+    """A proposal that was not verified, compared with the tokens that come."""
+
+    tokens: tuple[int, ...]
+    requested: int
+    confidence: int
+    drafter: str
+    matched: int = 0
+
+
+class RunningSequence:
+    """A sequence from admission to its end. `engine.cycle` and `engine.scheduler` are the only writers."""
+
+    def __init__(self, submit: Submit, stop_bytes: tuple[bytes, ...], context_limit: int) -> None:
+        self.key = submit.request_key
+        self.sampling = submit.sampling
+        self.decision: Decision = submit.decision
+        self.prompt_length = len(submit.prompt)
+        self.tokens: list[int] = list(submit.prompt)
+        """Prompt and output; the last one is not in the KV cache yet."""
+        self.output_limit = min(submit.max_tokens, context_limit - self.prompt_length)
+        self.stop_token_ids = frozenset(submit.stop_token_ids)
+        self.stop_bytes = stop_bytes
+        self.submitted_at = submit.submitted_at
+        self.prompt_tokens = frozenset(submit.prompt) if submit.sampling.penalised else frozenset()
+        self.output_counts: Counter[int] | None = Counter() if submit.sampling.penalised else None
+        self.slot = -1
+        self.admitted_at = 0.0
+        self.prefilled = 0
+        """Tokens of the prompt that are in the KV cache."""
+        self.shadow: Shadow | None = None
+        self.looped = False
+        self.cycles = 0
+        self.proposed = 0
+        self.verified = 0
+        self.accepted = 0
+        self.rejected_at: list[int] = []
+        self.prefill_seconds = 0.0
+        self.draft_seconds = 0.0
+        self.verify_seconds = 0.0
+        self._tail = bytearray()
+        self._tail_limit = max((len(stop) for stop in stop_bytes), default=1) - 1
+
+    @property
+    def output_length(self) -> int:
+        return len(self.tokens) - self.prompt_length
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that may still be emitted."""
+        return self.output_limit - self.output_length
+
+    @property
+    def context_tokens(self) -> int:
+        """The most tokens of context that this sequence can come to hold."""
+        return self.prompt_length + self.output_limit
+
+    def append(self, token_ids: list[int], token_bytes: list[bytes]) -> tuple[int, FinishReason | None]:
+        """Append emitted tokens up to the earliest end: EOS, a stop string, or the limit.
+
+        Returns how many were appended and the reason if the sequence has ended. `token_bytes` is read only for
+        sequences with stop strings.
+        """
+        for count, token in enumerate(token_ids, start=1):
+            self.tokens.append(token)
+            if self.output_counts is not None:
+                self.output_counts[token] += 1
+            if not self.looped:
+                self.looped = self._loops()
+            if token in self.stop_token_ids or (self.stop_bytes and self._stops(token_bytes[token])):
+                return count, FinishReason.STOP
+            if self.remaining <= 0:
+                return count, FinishReason.LENGTH
+        return len(token_ids), None
+
+    def count_block(self, verified: int, accepted: int, end: BlockEnd) -> None:
+        """Add one block to the sequence's own totals."""
+        self.cycles += 1
+        self.verified += verified
+        self.accepted += accepted
+        if end is BlockEnd.REJECTED:
+            while len(self.rejected_at) <= accepted:
+                self.rejected_at.append(0)
+            self.rejected_at[accepted] += 1
+
+    def finished(self, reason: FinishReason) -> Finished:
+        """The sequence's totals, for the message that ends it."""
+        return Finished(
+            reason=reason,
+            queue_seconds=max(0.0, self.admitted_at - self.submitted_at),
+            prefill_seconds=self.prefill_seconds,
+            cycles=self.cycles,
+            proposed=self.proposed,
+            verified=self.verified,
+            accepted=self.accepted,
+            rejected_at=tuple(self.rejected_at),
+            draft_seconds=self.draft_seconds,
+            verify_seconds=self.verify_seconds,
+            looped=self.looped,
+        )
+
+    def _stops(self, piece: bytes) -> bool:
+        self._tail += piece
+        if any(stop in self._tail for stop in self.stop_bytes):
+            return True
+        if len(self._tail) > self._tail_limit:
+            del self._tail[: len(self._tail) - self._tail_limit]
+        return False
+
+    def _loops(self) -> bool:
+        span = LOOP_TOKENS * LOOP_REPEATS
+        if self.output_length < span:
+            return False
+        tail = self.tokens[-span:]
+        return tail[:LOOP_TOKENS] == tail[LOOP_TOKENS : 2 * LOOP_TOKENS] == tail[2 * LOOP_TOKENS :]
