@@ -477,6 +477,8 @@ class EngineInfo:
     """Median seconds of the linear layers alone for one token: the floor of a plain cycle."""
     calibration: tuple[CycleStats, ...]
     """Cycles run at start on synthetic sequences, to seed the cost model."""
+    linear_seconds_by_load: tuple[tuple[int, float], ...] = ()
+    """(load, median seconds of the linear layers alone for that many tokens)."""
 
 
 @dataclass(frozen=True, slots=True)

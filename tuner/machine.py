@@ -1,0 +1,58 @@
+"""What a measured number was measured on."""
+
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+
+from policies.types import EngineInfo
+
+
+def describe_machine(info: EngineInfo | None = None) -> dict[str, object]:
+    """Processor, memory and versions, and the engine's settings where there is one. Names no host and no path."""
+    description: dict[str, object] = {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "instructions": [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in _flags()],
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "paceline": _version("paceline"),
+        "torch": _version("torch"),
+    }
+    if info is not None:
+        description |= {
+            "model": info.model,
+            "dtype": info.dtype,
+            "device": info.device,
+            "threads": info.threads,
+            "slots": info.slots,
+            "context_limit": info.context_limit,
+        }
+    return description
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _cpuinfo(key: str) -> str:
+    path = Path("/proc/cpuinfo")
+    if not path.exists():
+        return ""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == key:
+            return value.strip()
+    return ""
+
+
+def _processor() -> str:
+    return _cpuinfo("model name") or platform.processor() or platform.machine()
+
+
+def _flags() -> frozenset[str]:
+    return frozenset(_cpuinfo("flags").split())
