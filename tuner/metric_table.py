@@ -1,0 +1,339 @@
+"""Every metric that Paceline exports: name, labels, unit, meaning, and what an operator does about it.
+
+The README's table, the dashboard's checks and the collector of `tuner.metrics` are all made from this one table.
+Label values come from closed sets, so that the number of series is bounded:
+
+route
+    The configured routes and ``other``.
+language
+    ``code``, ``und``, the first `LANGUAGE_LIMIT` languages that traffic brings, and ``other``.
+drafter
+    The engine's drafters, ``none`` included, and ``other``.
+outcome
+    How a request ended: ``stop``, ``length``, ``cancelled``, ``error``.
+reason
+    `policies.Reason`.
+window
+    ``plain`` for switchback windows, ``served`` for the rest.
+position
+    1 to `policies.MAX_BLOCK_LENGTH`, the place inside a block.
+length_bucket
+    `LENGTH_BUCKETS`, of a request's output tokens.
+load
+    Sequences running together, from 1 to the engine's slots.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+PREFIX = "paceline_"
+LANGUAGE_LIMIT = 20
+LENGTH_BUCKETS = ((16, "1-16"), (64, "17-64"), (256, "65-256"))
+"""(largest number of output tokens, label); what is longer falls into `LONGEST_BUCKET`."""
+LONGEST_BUCKET = "257+"
+
+TTFT_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8)
+TPOT_BUCKETS = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.012, 0.016, 0.024, 0.032, 0.048, 0.064, 0.128, 0.25, 0.5)
+QUEUE_BUCKETS = (0.001, 0.004, 0.016, 0.064, 0.25, 1.0, 4.0, 16.0, 64.0)
+DECODE_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+CYCLE_BUCKETS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.024, 0.032, 0.048, 0.064, 0.096, 0.128, 0.256, 0.512)
+
+
+class Kind(StrEnum):
+    """The Prometheus type of a metric; an ``_info`` metric is a gauge that is always 1."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One row of the table."""
+
+    name: str
+    """With prefix and suffix, as it is queried; a histogram adds ``_bucket``, ``_sum`` and ``_count``."""
+    kind: Kind
+    unit: str
+    """``seconds``, ``tokens``, ``ratio`` and so on; ratios are between 0 and 1 unless the meaning says otherwise."""
+    labels: tuple[str, ...]
+    meaning: str
+    """One sentence; also the HELP line."""
+    action: str
+    """What to do about it."""
+    buckets: tuple[float, ...] = ()
+    """Upper bounds of a histogram, without +Inf."""
+
+
+ARM = ("route", "language", "drafter")
+CONTEXT = ("route", "language")
+
+
+def _counter(name: str, unit: str, labels: tuple[str, ...], meaning: str, action: str) -> Metric:
+    return Metric(f"{PREFIX}{name}_total", Kind.COUNTER, unit, labels, meaning, action)
+
+
+def _gauge(name: str, unit: str, labels: tuple[str, ...], meaning: str, action: str) -> Metric:
+    return Metric(f"{PREFIX}{name}", Kind.GAUGE, unit, labels, meaning, action)
+
+
+def _histogram(name: str, labels: tuple[str, ...], buckets: tuple[float, ...], meaning: str, action: str) -> Metric:
+    return Metric(f"{PREFIX}{name}", Kind.HISTOGRAM, "seconds", labels, meaning, action, buckets)
+
+
+_TABLE = (
+    # Requests, counted when they end.
+    _counter(
+        "requests", "requests", (*ARM, "outcome"),
+        "Finished requests.",
+        "A rising share of error or cancelled: read the log, then the panels of queue and TTFT.",
+    ),
+    _counter(
+        "decisions", "requests", ("route", "reason"),
+        "Finished requests by the reason of their decision.",
+        "`paceline explain ROUTE --language L` tells what stands behind a reason.",
+    ),
+    _counter(
+        "decision_errors", "requests", (),
+        "Requests that were served plain because the decision itself failed (reason ERROR).",
+        "Should stay 0. Read the log and file a bug; serving goes on.",
+    ),
+    _counter(
+        "output_tokens", "tokens", ARM,
+        "Tokens sent to clients, the first one of each request included; counted when the request ends.",
+        "For billing and long windows; for live throughput use paceline_emitted_tokens_total.",
+    ),
+    _counter(
+        "looped_requests", "requests", ("route",),
+        "Requests whose output repeated the same 8 tokens three times in a row.",
+        "Loops flatter n-gram drafting: where they are common, distrust the gain and look at the sampling settings.",
+    ),
+    _histogram(
+        "time_to_first_token_seconds", ARM, TTFT_BUCKETS,
+        "Seconds from the arrival of a request to its first token.",
+        "High with a queue: add capacity. High without one: prompts are long, see the prefill share of a cycle.",
+    ),
+    _histogram(
+        "time_per_output_token_seconds", (*ARM, "length_bucket"), TPOT_BUCKETS,
+        "Seconds per output token after the first, of one request.",
+        "Compare routes and drafters at equal load; if a drafter is slower than none, see its speedup interval.",
+    ),
+    _histogram(
+        "queue_seconds", ("route",), QUEUE_BUCKETS,
+        "Seconds that a request waited for a slot.",
+        "Above zero for long: more arrivals than the engine serves; add capacity or slots.",
+    ),
+    _histogram(
+        "decode_seconds", ARM, DECODE_BUCKETS,
+        "Seconds from the first to the last token of a request.",
+        "Read together with output tokens; TPOT is the ratio of the two.",
+    ),
+    _counter(
+        "request_draft_seconds", "seconds", ARM,
+        "Drafting seconds attributed to requests: each cycle's, divided by its load.",
+        "A large share of decode seconds: the drafter costs too much here; a shorter block or another drafter.",
+    ),
+    _counter(
+        "request_verify_seconds", "seconds", ARM,
+        "Verification seconds attributed to requests: each cycle's, divided by its load.",
+        "Divide by output tokens for the target's own price of a token.",
+    ),
+    # Cycles, counted as they happen.
+    _counter(
+        "cycles", "cycles", ("window",),
+        "Decode cycles in switchback windows (plain) and outside of them (served).",
+        "The plain share is what measuring the baseline costs; it falls as the interval narrows.",
+    ),
+    _histogram(
+        "cycle_seconds", ("window",), CYCLE_BUCKETS,
+        "Seconds of one decode cycle: draft, allocation, verification, commit; no prefill, no waiting.",
+        "A jump at equal load: something else uses the processors, or the machine throttles.",
+    ),
+    _counter(
+        "emitted_tokens", "tokens", ARM,
+        "Tokens that decode cycles emitted; the first token of a request comes from its prefill.",
+        "Its rate is the live throughput; over cycles times load it is the tokens per sequence and cycle.",
+    ),
+    _counter(
+        "proposed_tokens", "tokens", ARM,
+        "Tokens that drafters offered.",
+        "Zero while a policy is on: the drafter finds nothing to propose in this traffic.",
+    ),
+    _counter(
+        "verified_tokens", "tokens", ARM,
+        "Proposed tokens that the allocation sent through the target.",
+        "Far below proposed: the allocation expects the rest not to pay at this load.",
+    ),
+    _counter(
+        "accepted_tokens", "tokens", ARM,
+        "Verified tokens that the target kept.",
+        "Accepted over verified is the acceptance; a drop on one route means that its traffic or prompt changed.",
+    ),
+    _counter(
+        "accepted_at_position", "tokens", ("drafter", "position"),
+        "Verified tokens kept, by their position in the block.",
+        "With the rejected ones it gives the hazard of each position: where the curve falls, the block should end.",
+    ),
+    _counter(
+        "rejected_at_position", "blocks", ("drafter", "position"),
+        "Blocks whose first rejected token stood at this position.",
+        "Mostly position 1: the drafter seldom fits this traffic. Mostly late: longer blocks may pay.",
+    ),
+    _counter(
+        "draft_seconds", "seconds", ("drafter",),
+        "Seconds spent drafting.",
+        "Compare with verify seconds: drafting that costs as much as it saves should be off.",
+    ),
+    _counter(
+        "verify_seconds", "seconds", (),
+        "Seconds of the target's decode passes and the choice of their tokens.",
+        "The floor of every cycle; grows with load and with the tokens verified.",
+    ),
+    _counter(
+        "prefill_seconds", "seconds", (),
+        "Seconds spent on prompts.",
+        "A large share: long prompts crowd out decoding; TTFT and TPOT both suffer.",
+    ),
+    _counter(
+        "prefill_tokens", "tokens", (),
+        "Prompt tokens processed.",
+        "Over prefill seconds: the speed of prefill.",
+    ),
+    _gauge(
+        "running_sequences", "sequences", (),
+        "Sequences in the engine's slots.",
+        "At the number of slots with requests waiting: the engine is full.",
+    ),
+    _gauge(
+        "waiting_requests", "requests", (),
+        "Requests that have no slot yet.",
+        "Above zero for minutes: add capacity.",
+    ),
+    _gauge(
+        "free_kv_blocks", "blocks", (),
+        "Blocks of the KV cache that no sequence holds.",
+        "Near zero while slots are free: long contexts hold the cache; lower slots or the context limit.",
+    ),
+    # Policies, read from the snapshot.
+    _gauge(
+        "policy_info", "info", (*ARM, "state", "reason", "version"),
+        "Always 1; the labels tell the policy in force for each route and language.",
+        "`paceline explain ROUTE --language L` prints its evidence.",
+    ),
+    _gauge(
+        "policy_block_length", "tokens", (*CONTEXT, "load"),
+        "Block length K of the policy at a load; 0 is plain.",
+        "K should fall as load rises; to fix it, `paceline pin`.",
+    ),
+    _counter(
+        "policy_changes", "changes", (*CONTEXT, "reason"),
+        "New versions of a policy.",
+        "More than a few an hour: the gain is near zero there; pin it off or raise the margin.",
+    ),
+    _gauge(
+        "speedup_ratio", "ratio", CONTEXT,
+        "TPOT of measured plain over TPOT as served, at equal load; above 1 is a gain. Absent while unknown.",
+        "Read it with its interval; below 1 for long should not happen, file a bug.",
+    ),
+    _gauge(
+        "speedup_low_ratio", "ratio", CONTEXT,
+        "Lower end of the 95 % interval of paceline_speedup_ratio.",
+        "Above 1: the gain is proved.",
+    ),
+    _gauge(
+        "speedup_high_ratio", "ratio", CONTEXT,
+        "Upper end of the 95 % interval of paceline_speedup_ratio.",
+        "Below 1: speculation loses there; `paceline off ROUTE` while you look.",
+    ),
+    _gauge(
+        "predicted_speedup_ratio", "ratio", (*CONTEXT, "load"),
+        "Gain over plain that the cost model predicts for the policy's schedule at a load.",
+        "Far from the measured speedup: see paceline_cost_model_error_ratio.",
+    ),
+    _gauge(
+        "baseline_cycle_seconds", "seconds", ("load",),
+        "Mean seconds of a measured plain cycle at a load; absent for loads that plain windows have not met.",
+        "What every gain is compared with; it should rise smoothly with load.",
+    ),
+    _gauge(
+        "switchback_share_ratio", "ratio", (),
+        "Share of time that plain windows take now.",
+        "Starts at 0.2 and falls; if it stays high, traffic is too thin or too mixed to narrow the interval.",
+    ),
+    _counter(
+        "window_tokens", "tokens", ("window",),
+        "Tokens emitted inside measured windows, the first cycle after each switch left out.",
+        "Over paceline_window_seconds_total: tokens per busy second, tuned and plain.",
+    ),
+    _counter(
+        "window_seconds", "seconds", ("window",),
+        "Busy seconds inside measured windows, the first cycle after each switch left out.",
+        "See paceline_window_tokens_total.",
+    ),
+    _gauge(
+        "cost_model_error_ratio", "ratio", (),
+        "Median absolute relative error of the predicted cycle seconds; absent before the first cycles.",
+        "Above 0.1 for long: decisions lean on a wrong cost; look for other work on the machine.",
+    ),
+    _gauge(
+        "linear_floor_ratio", "ratio", (),
+        "Seconds of the target's linear layers alone over a measured plain cycle, both at load 1; 1 is perfect.",
+        "Low: attention, sampling or Python eat the cycle; check threads and neighbours on the machine.",
+    ),
+    _gauge(
+        "pins", "pins", (),
+        "Pins in force.",
+        "Forgotten pins stop the learning; `paceline status` lists them with their expiry.",
+    ),
+    _gauge(
+        "pin_expiry_timestamp_seconds", "seconds", CONTEXT,
+        "Unix time at which a pin ends; language * is every language of the route.",
+        "Renew it or let it end.",
+    ),
+    _gauge(
+        "kill_switch_active", "boolean", ("route",),
+        "1 while speculation is killed for a route; route * is everywhere.",
+        "After the incident, `paceline on`.",
+    ),
+    _gauge(
+        "snapshot_timestamp_seconds", "seconds", (),
+        "Unix time at which the policy snapshot in force was published.",
+        "Old while traffic flows: the tuner is stuck; serving goes on with the last policy. Restart when it suits.",
+    ),
+    # Health.
+    _gauge(
+        "store_up", "boolean", (),
+        "1 while the SQL store takes writes.",
+        "0: repair the database. Serving goes on; what does not fit the queue is dropped and counted.",
+    ),
+    _counter(
+        "recorder_dropped", "events", (),
+        "Rows that the recorder dropped before they reached the store.",
+        "Rising: the store is down or too slow.",
+    ),
+    _counter(
+        "telemetry_dropped", "events", (),
+        "Events that the bounded telemetry queue dropped.",
+        "Rising: the tuner cannot keep up; the engine is not slowed. Give the control process a core.",
+    ),
+    _gauge(
+        "engine_up", "boolean", (),
+        "1 while the engine process answers.",
+        "0: requests fail. Read the log and restart the service.",
+    ),
+    _gauge(
+        "engine_info", "info", ("model", "dtype", "device"),
+        "Always 1; what the engine serves and on what.",
+        "Compare replicas.",
+    ),
+    _gauge(
+        "build_info", "info", ("version", "python"),
+        "Always 1; the version that runs.",
+        "Compare replicas after a rollout.",
+    ),
+)  # fmt: skip
+
+METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in _TABLE})
+"""Every metric by its full name."""
