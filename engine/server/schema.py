@@ -1,0 +1,204 @@
+"""The OpenAI request bodies as checked values. Everything that is wrong with one is an `ApiError` that says so."""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from engine.server.errors import ApiError, invalid, missing, shown, unsupported
+from engine.server.rules import (
+    CHAT_RULES,
+    COMPLETION_MAX_TOKENS,
+    COMPLETION_RULES,
+    MAX_PROMPTS,
+    MESSAGE_RULES,
+    PART_RULES,
+    STREAM_OPTION_RULES,
+    Rule,
+    is_integer,
+    number,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingFields:
+    """What both endpoints share. The ranges have been checked; token ids in `logit_bias` exist."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: tuple[tuple[int, float], ...]
+    seed: int | None
+    """int64, as the client gave it."""
+    stops: tuple[str, ...]
+    choices: int
+    max_tokens: int | None
+    """None: up to the context limit."""
+    stream: bool
+    include_usage: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    messages: tuple[Message, ...]
+    fields: SamplingFields
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionRequest:
+    prompts: tuple[str | tuple[int, ...], ...]
+    """Each a text or its token ids; at least one, none empty."""
+    fields: SamplingFields
+
+
+def parse_chat(body: object, model: str, vocabulary: int) -> ChatRequest:
+    """The body of /v1/chat/completions. Raises `ApiError`."""
+    given = _checked(body, CHAT_RULES, required={"model": f"{model!r}", "messages": "a list of messages"})
+    _check_model(given["model"], model)
+    limit, newer = given.get("max_tokens"), given.get("max_completion_tokens")
+    if limit is not None and newer is not None and limit != newer:
+        raise invalid("max_tokens", limit, f"{newer}, the value of max_completion_tokens, or only one of the two")
+    messages = tuple(_message(message, index) for index, message in enumerate(given["messages"]))
+    return ChatRequest(messages, _sampling_fields(given, vocabulary, newer if limit is None else limit))
+
+
+def parse_completion(body: object, model: str, vocabulary: int) -> CompletionRequest:
+    """The body of /v1/completions. Raises `ApiError`."""
+    given = _checked(body, COMPLETION_RULES, required={"model": f"{model!r}", "prompt": "a string"})
+    _check_model(given["model"], model)
+    choices = given.get("n", 1)
+    if given.get("best_of", choices) != choices:
+        raise unsupported("best_of", given["best_of"], f"leave it out or give {choices}, the value of n")
+    fields = _sampling_fields(given, vocabulary, given.get("max_tokens", COMPLETION_MAX_TOKENS))
+    return CompletionRequest(_prompts(given["prompt"], vocabulary), fields)
+
+
+def _checked(
+    body: object, rules: Mapping[str, Rule], *, prefix: str = "", required: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """The fields of `body` that are not null, each checked by its rule."""
+    if not isinstance(body, dict):
+        raise invalid(prefix.rstrip(".") or "The body", body, "a JSON object")
+    given = {name: value for name, value in body.items() if value is not None}
+    for name, value in body.items():
+        field, rule = prefix + name, rules.get(name)
+        if rule is None:
+            near = difflib.get_close_matches(name, rules, n=1)
+            remedy = f"did you mean {prefix}{near[0]}?" if near else "remove it."
+            raise ApiError(
+                f"{shown(field)[1:-1]} is {shown(value)}, but there is no such field; {remedy}",
+                param=field,
+                code="unknown_parameter",
+            )
+        if value is not None and not rule.accepts(value):
+            raise (unsupported if rule.neutral else invalid)(field, value, rule.remedy)
+    for name, remedy in (required or {}).items():
+        if name not in given:
+            raise missing(prefix + name, remedy)
+    return given
+
+
+def _check_model(asked: str, served: str) -> None:
+    if asked != served:
+        raise ApiError(
+            f"model is {shown(asked)}, which is not served here; give {shown(served)}.",
+            status=404,
+            param="model",
+            code="model_not_found",
+        )
+
+
+def _message(message: object, index: int) -> Message:
+    given = _checked(
+        message,
+        MESSAGE_RULES,
+        prefix=f"messages[{index}].",
+        required={"role": "system, user or assistant", "content": "a string"},
+    )
+    content = given["content"]
+    if isinstance(content, list):
+        content = "".join(_part(part, f"messages[{index}].content[{at}].") for at, part in enumerate(content))
+    return Message(given["role"], content)
+
+
+def _part(part: object, prefix: str) -> str:
+    given = _checked(part, PART_RULES, prefix=prefix, required={"type": "text", "text": "a string"})
+    text: str = given["text"]
+    return text
+
+
+def _prompts(prompt: str | list[Any], vocabulary: int) -> tuple[str | tuple[int, ...], ...]:
+    if isinstance(prompt, str):
+        return (prompt,)
+    if all(isinstance(entry, int) for entry in prompt):
+        return (_token_ids(prompt, "prompt", vocabulary),)
+    if len(prompt) > MAX_PROMPTS:
+        raise ApiError(
+            f"prompt is a list of {len(prompt)} prompts; give at most {MAX_PROMPTS} in one request.",
+            param="prompt",
+            code="invalid_value",
+        )
+    prompts: list[str | tuple[int, ...]] = []
+    for index, entry in enumerate(prompt):
+        field = f"prompt[{index}]"
+        if isinstance(entry, list) and entry:
+            prompts.append(_token_ids(entry, field, vocabulary))
+        elif isinstance(entry, str) and entry:
+            prompts.append(entry)
+        else:
+            raise invalid(field, entry, "a non-empty string or a list of token ids")
+    return tuple(prompts)
+
+
+def _token_ids(ids: list[Any], field: str, vocabulary: int) -> tuple[int, ...]:
+    for index, token in enumerate(ids):
+        if not is_integer(token, 0, vocabulary - 1):
+            raise invalid(f"{field}[{index}]", token, f"a token id from 0 to {vocabulary - 1}")
+    return tuple(ids)
+
+
+def _logit_bias(given: Mapping[str, Any], vocabulary: int) -> tuple[tuple[int, float], ...]:
+    entries: list[tuple[int, float]] = []
+    bias = number(-100, 100)
+    for key, value in given.items():
+        if not (key.isascii() and key.isdecimal() and len(key) < 10 and int(key) < vocabulary):
+            raise invalid("logit_bias", key, f"keys that are token ids from 0 to {vocabulary - 1}")
+        if not bias.accepts(value):
+            raise invalid(f"logit_bias[{key}]", value, bias.remedy)
+        entries.append((int(key), float(value)))
+    return tuple(sorted(dict(entries).items()))
+
+
+def _sampling_fields(given: Mapping[str, Any], vocabulary: int, max_tokens: int | None) -> SamplingFields:
+    stream = given.get("stream", False)
+    options = given.get("stream_options")
+    if options is not None and not stream:
+        raise invalid("stream_options", options, "it only together with stream: true")
+    options = _checked(options or {}, STREAM_OPTION_RULES, prefix="stream_options.")
+    stop = given.get("stop", [])
+    return SamplingFields(
+        temperature=float(given.get("temperature", 1.0)),
+        top_p=float(given.get("top_p", 1.0)),
+        top_k=max(0, given.get("top_k", 0)),
+        min_p=float(given.get("min_p", 0.0)),
+        repetition_penalty=float(given.get("repetition_penalty", 1.0)),
+        presence_penalty=float(given.get("presence_penalty", 0.0)),
+        frequency_penalty=float(given.get("frequency_penalty", 0.0)),
+        logit_bias=_logit_bias(given.get("logit_bias", {}), vocabulary),
+        seed=given.get("seed"),
+        stops=(stop,) if isinstance(stop, str) else tuple(stop),
+        choices=given.get("n", 1),
+        max_tokens=max_tokens,
+        stream=stream,
+        include_usage=options.get("include_usage", False),
+    )

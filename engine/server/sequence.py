@@ -1,0 +1,190 @@
+"""One sequence from its submission to its end: text as it comes, the output's language, and what was measured."""
+
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from engine.messages import Finished, Submit, Tokens
+from engine.process import EngineGoneError, SequenceFailedError
+from engine.server.context import LanguageDetector
+from engine.server.detokenize import TextStream
+from engine.server.errors import ApiError, unavailable
+from engine.server.resolve import Resolver
+from policies.protocols import TelemetrySink
+from policies.types import UNDETERMINED, Decision, EngineInfo, FinishReason, RequestFeatures, RequestStats
+
+OUTPUT_LANGUAGE_TOKENS = 32
+"""After so many output tokens the language is resolved once more: the output's language decides acceptance."""
+
+_log = logging.getLogger(__name__)
+
+
+class TokenSource(Protocol):
+    """The tokens of one sequence; closing it before its end cancels the sequence."""
+
+    def __aiter__(self) -> AsyncIterator[Tokens]: ...
+
+    async def __anext__(self) -> Tokens: ...
+
+    async def aclose(self) -> None: ...
+
+
+class EngineHandle(Protocol):
+    """What the server uses of `engine.process.EngineClient`."""
+
+    info: EngineInfo
+
+    @property
+    def alive(self) -> bool: ...
+
+    def next_key(self) -> int: ...
+
+    def submit(self, message: Submit) -> TokenSource: ...
+
+    def redirect(self, request_key: int, decision: Decision) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one message of the engine adds to a sequence's answer."""
+
+    text: str
+    tokens: int
+    finish: FinishReason | None
+    """STOP or LENGTH with the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A sequence to run."""
+
+    submit: Submit
+    features: RequestFeatures
+    received_at: float
+    """When the request reached the server, on the runner's clock."""
+    resolve_output: bool
+    """Whether the language of the output may change the decision; not where the client named the language."""
+
+
+@dataclass(slots=True)
+class _Progress:
+    """What has been seen of a sequence so far."""
+
+    decision: Decision
+    finish: FinishReason = FinishReason.CANCELLED
+    """Until the engine says otherwise: whoever leaves early has cancelled."""
+    finished: Finished | None = None
+    tokens: int = 0
+    first_at: float | None = None
+    last_at: float = 0.0
+    opening: str | None = ""
+    """The text so far, until the output's language has been resolved."""
+
+
+class SequenceRunner:
+    """Runs sequences on the engine and reports each of them to the sink, however it ends."""
+
+    def __init__(
+        self,
+        client: EngineHandle,
+        token_bytes: Sequence[bytes],
+        detector: LanguageDetector,
+        resolver: Resolver,
+        sink: TelemetrySink,
+        clock: Callable[[], float],
+    ) -> None:
+        self._client = client
+        self._token_bytes = token_bytes
+        self._detector = detector
+        self._resolver = resolver
+        self._sink = sink
+        self._clock = clock
+
+    async def run(self, job: Job) -> AsyncGenerator[Delta, None]:
+        """One delta for each message of the engine, at once. Raises `ApiError`; closing it cancels the sequence."""
+        progress = _Progress(job.submit.decision, opening="" if job.resolve_output else None)
+        text = TextStream(self._token_bytes, job.submit.stops)
+        try:
+            async with aclosing(self._client.submit(job.submit)) as messages:
+                async for message in messages:
+                    delta = self._delta(job, progress, text, message)
+                    yield delta
+                    if delta.finish is not None:
+                        return
+        except EngineGoneError as error:
+            progress.finish = FinishReason.ERROR
+            raise unavailable("The engine has stopped while it ran this request; send it again later.") from error
+        except SequenceFailedError as error:
+            progress.finish = FinishReason.ERROR
+            raise ApiError(str(error), code="sequence_refused") from error
+        finally:
+            self._record(job, progress)
+
+    def _delta(self, job: Job, progress: _Progress, text: TextStream, message: Tokens) -> Delta:
+        now = self._clock()
+        if message.token_ids:
+            progress.first_at = now if progress.first_at is None else progress.first_at
+            progress.last_at = now
+            progress.tokens += len(message.token_ids)
+        written = text.push(_without_end(message, job.submit.stop_token_ids))
+        finished = message.finished
+        if finished is not None:
+            progress.finished, progress.finish = finished, finished.reason
+            written += text.finish()
+            if finished.reason not in (FinishReason.STOP, FinishReason.LENGTH):
+                raise unavailable("The engine has ended this request before its time; send it again later.")
+            return Delta(written, len(message.token_ids), finished.reason)
+        if text.stopped:
+            progress.finish = FinishReason.STOP
+            return Delta(written, len(message.token_ids), FinishReason.STOP)
+        if progress.opening is not None:
+            self._resolve_output(job, progress, written)
+        return Delta(written, len(message.token_ids), None)
+
+    def _resolve_output(self, job: Job, progress: _Progress, written: str) -> None:
+        """Ask for another decision once the first words are there and are sure to be in another language."""
+        progress.opening = (progress.opening or "") + written
+        if progress.tokens < OUTPUT_LANGUAGE_TOKENS:
+            return
+        language, progress.opening = self._detector.detect_output(progress.opening), None
+        context = progress.decision.context
+        if language not in (UNDETERMINED, context.language):
+            progress.decision = self._resolver.decide(replace(context, language=language), job.features)
+            self._client.redirect(job.submit.request_key, progress.decision)
+
+    def _record(self, job: Job, progress: _Progress) -> None:
+        finished = progress.finished
+        first_at = progress.first_at
+        stats = RequestStats(
+            request_key=job.submit.request_key,
+            decision=progress.decision,
+            features=job.features,
+            finish=progress.finish,
+            output_tokens=progress.tokens,
+            # The engine sends its own measurements with the last tokens; of a cancelled sequence there are none.
+            queue_seconds=finished.queue_seconds if finished else 0.0,
+            ttft_seconds=first_at - job.received_at if first_at is not None else 0.0,
+            decode_seconds=progress.last_at - first_at if first_at is not None else 0.0,
+            cycles=finished.cycles if finished else 0,
+            proposed=finished.proposed if finished else 0,
+            verified=finished.verified if finished else 0,
+            accepted=finished.accepted if finished else 0,
+            rejected_at=finished.rejected_at if finished else (),
+            draft_seconds=finished.draft_seconds if finished else 0.0,
+            verify_seconds=finished.verify_seconds if finished else 0.0,
+            looped=finished.looped if finished else False,
+        )
+        try:
+            self._sink.record_request(stats)
+        except Exception:  # noqa: BLE001 - telemetry never fails a request; the log says what it lost
+            _log.exception("the telemetry sink failed; one request is not counted")
+
+
+def _without_end(message: Tokens, stop_token_ids: tuple[int, ...]) -> tuple[int, ...]:
+    """The tokens of a message that have text: not the one that ended the sequence, whatever its bytes."""
+    tokens = message.token_ids
+    if message.finished is not None and tokens and tokens[-1] in stop_token_ids:
+        return tokens[:-1]
+    return tokens

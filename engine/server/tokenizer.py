@@ -1,0 +1,95 @@
+"""The model's tokenizer and chat template, as much of them as the server needs."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from engine.server.errors import ApiError
+from engine.server.schema import Message
+from engine.token_bytes import load_token_bytes
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>")
+"""Tokens that end a turn or a text by their name, whatever the configuration says."""
+
+
+class Tokenizer(Protocol):
+    """What the server needs of a tokenizer."""
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """Tokens that end a sequence."""
+        ...
+
+    @property
+    def token_bytes(self) -> Sequence[bytes]:
+        """The bytes of every token id; special tokens have none."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text to be continued, with whatever the model wants in front of it."""
+        ...
+
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+        """Token ids of a conversation, up to the beginning of the answer. Raises `ApiError`."""
+        ...
+
+
+class ModelTokenizer:
+    """A `Tokenizer` from a model folder, through transformers."""
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", model_path: Path, vocabulary: int) -> None:
+        self._tokenizer = tokenizer
+        self.token_bytes: list[bytes] = load_token_bytes(model_path, vocabulary)
+        self.stop_token_ids: tuple[int, ...] = _stop_token_ids(tokenizer, model_path)
+
+    def encode(self, text: str) -> list[int]:
+        return self._encode(text, add_special_tokens=True)
+
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+        from jinja2 import TemplateError
+
+        if not self._tokenizer.chat_template:
+            raise ApiError("This model has no chat template; use /v1/completions.", code="no_chat_template")
+        turns = [{"role": message.role, "content": message.content} for message in messages]
+        try:
+            text = self._tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+        except TemplateError as error:
+            raise ApiError(
+                f"messages cannot be rendered by the model's chat template; {error}.",
+                param="messages",
+                code="invalid_value",
+            ) from error
+        return self._encode(str(text), add_special_tokens=False)
+
+    def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        # The tokenizer behind transformers' wrapper: no warning about the length, and safe in any thread.
+        encoding = self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        ids: list[int] = encoding.ids
+        return ids
+
+
+def load_tokenizer(model_path: Path, vocabulary: int) -> ModelTokenizer:
+    """The tokenizer of the model in `model_path`, whose target has `vocabulary` logits. Reads local files only."""
+    from transformers import AutoTokenizer  # takes a second to import
+
+    tokenizer = AutoTokenizer.from_pretrained(model_path, local_files_only=True)
+    return ModelTokenizer(tokenizer, model_path, vocabulary)
+
+
+def _stop_token_ids(tokenizer: "PreTrainedTokenizerBase", model_path: Path) -> tuple[int, ...]:
+    """EOS as the tokenizer, config.json and generation_config.json name it, and tokens that are ends by name."""
+    found: set[int] = set()
+    if isinstance(tokenizer.eos_token_id, int):
+        found.add(tokenizer.eos_token_id)
+    for name in ("config.json", "generation_config.json"):
+        path = model_path / name
+        if path.exists():
+            ids = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
+            found.update(ids if isinstance(ids, list) else [] if ids is None else [ids])
+    vocabulary = tokenizer.get_vocab()
+    found.update(vocabulary[token] for token in _END_TOKENS if token in vocabulary)
+    return tuple(sorted(found))
