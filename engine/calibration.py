@@ -23,9 +23,10 @@ REPEATS = 3
 def choose_threads(target: DecoderTarget, cores: int) -> int:
     """torch threads with the fastest plain cycle at load 1; one more must gain 5 % to be taken."""
     best, best_seconds = 1, float("inf")
+    context = min(CONTEXTS[0], target.decoder.capacity - 1)
     for threads in range(1, cores + 1):
         torch.set_num_threads(threads)
-        seconds = min(_cycle_seconds(target, 1, 1, CONTEXTS[0]) for _ in range(5))
+        seconds = min(_cycle_seconds(target, 1, 1, context) for _ in range(5))
         if seconds < 0.95 * best_seconds:
             best, best_seconds = threads, seconds
     torch.set_num_threads(best)

@@ -112,6 +112,9 @@ class EngineLoop:
             return f"The prompt has {length} tokens; the context limit is {self._context_limit} with room for one more."
         if submit.max_tokens < 1:
             return f"max_tokens is {submit.max_tokens}; give at least 1."
+        for stop in submit.stops:
+            if not stop or any("\ud800" <= character <= "\udfff" for character in stop):
+                return f"The stop string {stop!a} is empty or not valid Unicode; give text that can be written."
         if submit.decision.drafter not in (PLAIN, *self._drafters):
             known = ", ".join((PLAIN, *self._drafters))
             return f"The decision names the drafter {submit.decision.drafter!r}; this engine has {known}."
@@ -173,7 +176,7 @@ class EngineLoop:
             cycle=self._cycle,
             policy_version=self._policy.version,
             window=self._policy.window,
-            first_after_switch=self._switched,
+            first_after_switch=self._switched and result is not None,
             killed=self._policy.kill,
             load=len(result.sequences) if result else 0,
             tokens=result.tokens if result else 0,
@@ -183,7 +186,7 @@ class EngineLoop:
             cycle_seconds=result.cycle_seconds if result else 0.0,
             prefill_tokens=prefill_tokens,
             prefill_seconds=prefill_seconds,
-            waiting=len(self.scheduler.waiting) + len(self.scheduler.prefilling),
+            waiting=len(self.scheduler.waiting),
             sequences=result.sequences if result else (),
             shadows=result.shadows if result else (),
         )

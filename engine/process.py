@@ -7,6 +7,7 @@ nor a full socket ever stops the event loop or a cycle.
 
 import asyncio
 import itertools
+import pickle
 import queue
 import socket
 import subprocess
@@ -58,7 +59,7 @@ class Generation:
     def __init__(self, client: "EngineClient", request_key: int) -> None:
         self._client = client
         self._request_key = request_key
-        self._arrived: asyncio.Queue[Tokens | Exception] = asyncio.Queue()
+        self._arrived: asyncio.Queue[Tokens | Exception | None] = asyncio.Queue()
         self._open = True
 
     def __aiter__(self) -> "Generation":
@@ -71,6 +72,9 @@ class Generation:
         if isinstance(item, Exception):
             self._open = False
             raise item
+        if item is None:
+            self._open = False
+            raise StopAsyncIteration
         if item.finished is not None:
             self._open = False
         return item
@@ -81,8 +85,8 @@ class Generation:
             self._open = False
             self._client.cancel(self._request_key)
 
-    def put(self, item: Tokens | Exception) -> None:
-        """Called by the client in the event loop."""
+    def put(self, item: Tokens | Exception | None) -> None:
+        """Called by the client in the event loop; None ends the iteration."""
         self._arrived.put_nowait(item)
 
 
@@ -98,7 +102,7 @@ class EngineClient:
         self._serials = itertools.count(1)
         self._generations: dict[int, Generation] = {}
         self._statuses: dict[int, asyncio.Future[EngineStatus]] = {}
-        self._outbox: queue.SimpleQueue[ToEngine | None] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._gone = False
         self._reader = threading.Thread(target=self._read, name="engine-reader", daemon=True)
         self._writer = threading.Thread(target=self._write, name="engine-writer", daemon=True)
@@ -152,21 +156,23 @@ class EngineClient:
             raise EngineGoneError("the engine process has ended")
         generation = Generation(self, message.request_key)
         self._generations[message.request_key] = generation
-        self._outbox.put(message)
+        self._send(message)
         return generation
 
     def cancel(self, request_key: int) -> None:
-        """Stop a sequence within one cycle; its generation gets nothing more."""
-        if self._generations.pop(request_key, None) is not None:
-            self._outbox.put(Cancel(request_key))
+        """Stop a sequence within one cycle; its generation ends after what has already arrived."""
+        generation = self._generations.pop(request_key, None)
+        if generation is not None:
+            generation.put(None)
+            self._send(Cancel(request_key))
 
     def redirect(self, request_key: int, decision: Decision) -> None:
         """Give a running sequence another decision; ignored once it has ended."""
-        self._outbox.put(Redirect(request_key, decision))
+        self._send(Redirect(request_key, decision))
 
     def set_cycle_policy(self, policy: CyclePolicy) -> None:
         """In force in the next cycle. May be called from any thread."""
-        self._outbox.put(SetCyclePolicy(policy))
+        self._send(SetCyclePolicy(policy))
 
     async def status(self) -> EngineStatus:
         """A reading, taken between two cycles. Raises EngineGoneError."""
@@ -175,12 +181,12 @@ class EngineClient:
         serial = next(self._serials)
         answer: asyncio.Future[EngineStatus] = self._loop.create_future()
         self._statuses[serial] = answer
-        self._outbox.put(AskStatus(serial))
+        self._send(AskStatus(serial))
         return await answer
 
     async def close(self) -> None:
         """End the process; sequences that still run end with EngineGoneError."""
-        self._outbox.put(Shutdown())
+        self._send(Shutdown())
         self._outbox.put(None)
         await asyncio.to_thread(self._end_process)
 
@@ -217,18 +223,28 @@ class EngineClient:
                 message: FromEngine = self._connection.recv()
                 if isinstance(message, CycleDone):
                     self._sink.record_cycle(message.stats)
-                self._loop.call_soon_threadsafe(self._dispatch, message)
+                self._in_loop(self._dispatch, message)
         except (EOFError, OSError):
             self._gone = True
             self._outbox.put(None)
+            self._in_loop(self._fail_all)
+
+    def _in_loop(self, callback: Callable[..., None], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, *arguments)
+        except RuntimeError:
             # The event loop may be closed already when the whole program ends: then nobody waits for an answer.
             if not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self._fail_all)
+                raise
+
+    def _send(self, message: ToEngine) -> None:
+        # Pickled here, so that a message that cannot cross fails in front of its sender and not in the thread.
+        self._outbox.put(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
     def _write(self) -> None:
         while (message := self._outbox.get()) is not None:
             try:
-                self._connection.send(message)
+                self._connection.send_bytes(message)
             except OSError:
                 return  # the reader sees the end of the process as well and tells everybody
 
