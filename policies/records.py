@@ -6,21 +6,6 @@ from typing import Any
 
 from policies.types import Context, Decision, KillSwitch, Pin, Policy
 
-OUTPUT_LENGTH_BOUNDS = (16, 64, 256, 1024)
-"""Upper bounds, in tokens, of the output-length buckets; the last bucket is open."""
-
-
-def output_length_bucket(output_tokens: int) -> str:
-    """The bucket's name, for reports only: ``1-16``, ``17-64``, ``65-256``, ``257-1024``, ``1025+`` or ``0``."""
-    if output_tokens <= 0:
-        return "0"
-    low = 1
-    for high in OUTPUT_LENGTH_BOUNDS:
-        if output_tokens <= high:
-            return f"{low}-{high}"
-        low = high + 1
-    return f"{low}+"
-
 
 @dataclass(frozen=True, slots=True)
 class PinRemoved:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.records import KillCleared, PinRemoved, Posterior, StoredState, output_length_bucket
+from policies.records import KillCleared, PinRemoved, Posterior, StoredState
 from policies.store import RowRejectedError, Store, StoreError, StoreUnavailableError
 from policies.types import Context
 from tests.policies import store_samples as samples
@@ -174,11 +174,3 @@ def test_an_unusable_url_is_one_sentence_without_the_password(url: str, complain
     assert message.startswith("database.url is ")
     assert "secret" not in message
     assert "\n" not in message
-
-
-@pytest.mark.parametrize(
-    ("tokens", "bucket"),
-    [(0, "0"), (1, "1-16"), (16, "1-16"), (17, "17-64"), (256, "65-256"), (1024, "257-1024"), (1025, "1025+")],
-)
-def test_an_output_length_falls_into_one_bucket(tokens: int, bucket: str) -> None:
-    assert output_length_bucket(tokens) == bucket
