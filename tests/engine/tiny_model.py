@@ -42,7 +42,7 @@ def make_tiny_model(
     tied: bool = True,
     heads: int = 4,
     kv_heads: int = 2,
-    max_position: int = 1024,
+    max_position: int = 2048,
 ) -> Path:
     """Write config.json, model.safetensors (float32) and the tokenizer files to `folder`, and return it.
 
