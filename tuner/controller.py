@@ -1,0 +1,351 @@
+"""The tuner's centre: folds telemetry, learns, and publishes what decisions and cycles read.
+
+Who may call what: `fold_cycle`, `fold_request` and `tick` from the thread of the telemetry queue; pins, kill switches
+and `state` from any thread; `decide` and `snapshot` from any thread, without waiting for anybody. Writers share a
+lock. Readers read one attribute, a `PolicySnapshot` that is replaced and never edited.
+
+The decision of a learned context names the drafter and the largest useful block length also when the context is OFF:
+the allocation of each cycle is the gate. It knows the confidence of the proposal at hand, and proposals that it leaves
+unverified are scored as shadows, so that an OFF context goes on learning and opens again when acceptance recovers.
+The schedule of a policy says what that comes to, for people, pins and exports.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from policies.ladder import ANY, kill_for, pin_for
+from policies.types import (
+    INITIAL_CYCLE_POLICY,
+    MAX_BLOCK_LENGTH,
+    PLAIN,
+    PLAIN_ARM,
+    Arm,
+    Context,
+    CyclePolicy,
+    CycleStats,
+    Decision,
+    EngineInfo,
+    KillSwitch,
+    Mode,
+    Pin,
+    Policy,
+    PolicyState,
+    RequestFeatures,
+    RequestStats,
+    Survival,
+)
+from tuner.acceptance import Acceptance, Curve
+from tuner.baseline import Baseline, Era
+from tuner.cost_model import CostModel
+from tuner.decider import Decider, RouteModes
+from tuner.orders import Orders
+from tuner.policy_book import Key, PolicyBook
+from tuner.snapshot import PolicySnapshot
+from tuner.switchback import Switchback, SwitchbackOptions
+from tuner.verdict import Bounds, Findings
+
+_log = logging.getLogger(__name__)
+_NOTHING = Survival(())
+_KV_CYCLES = 100.0
+"""Cycles over which the mean context of a sequence is averaged."""
+_KV_AT_START = 256.0
+_STATE_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerOptions:
+    """How the controller behaves; the defaults are those of the configuration."""
+
+    modes: Mapping[str, Mode] = field(default_factory=dict)
+    """By route; `default_mode` for the others."""
+    default_mode: Mode = Mode.AUTO
+    route_defaults: Mapping[str, Arm] = field(default_factory=dict)
+    engine_default: Arm = PLAIN_ARM
+    canary_share: float = 0.1
+    """Share of the requests of a route in mode ``canary`` that get the learned policy."""
+    max_block_length: int = 12
+    margin: float = 0.02
+    max_neighbour_slowdown: float = 1.10
+    learning_blocks: int = 30
+    """Blocks of a context before its first verdict."""
+    recompute_seconds: float = 1.0
+    """Between two recomputations; windows switch at every `tick`."""
+    min_change_seconds: float = 5.0
+    """Between two learned versions of a context."""
+    switchback: SwitchbackOptions = field(default_factory=SwitchbackOptions)
+    seed: int = 0
+
+
+class Controller:
+    """A `DecisionSource` and a telemetry `Consumer`."""
+
+    def __init__(
+        self,
+        info: EngineInfo,
+        options: ControllerOptions,
+        publish: Callable[[CyclePolicy], None],
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
+    ) -> None:
+        """
+        Args:
+            info: the engine that is served; its calibration seeds the cost model.
+            publish: takes each new `CyclePolicy`; must not block. Called once here.
+            clock: Unix seconds, for expiries and dates.
+            monotonic: seconds, for windows and intervals.
+        """
+        self._info = info
+        self._options = options
+        self._publish = publish
+        self._clock = clock
+        self._monotonic = monotonic
+        self._drafter = next((name for name in info.drafters if name != PLAIN), PLAIN)
+        cap = min(options.max_block_length, MAX_BLOCK_LENGTH)
+        self._routes = RouteModes(
+            options.modes, options.default_mode, options.route_defaults, options.engine_default, options.canary_share
+        )
+        self._decider = Decider(self._routes, self._drafter, cap, options.seed)
+        self._seen: dict[Key, None] = {}
+        self._lock = threading.Lock()
+
+        self._acceptance = Acceptance()
+        self._cost = CostModel(info.calibration)
+        self._baseline = Baseline()
+        self._baseline_error: float | None = None
+        self._plain = self._baseline.plain_seconds()
+        self._pooled, self._curves = self._acceptance.curves(self._drafter, ())
+        self._kv_each = _KV_AT_START
+        self._requests: dict[Key, int] = {}
+
+        self._orders = Orders(info.drafters)
+        bounds = Bounds(info.slots, cap, options.margin, options.learning_blocks)
+        self._book = PolicyBook(info.model, bounds, options.min_change_seconds)
+        self._recomputed_at = monotonic()
+        self._switchback = Switchback(options.switchback, options.seed, self._recomputed_at)
+        self._snapshot_version = 0
+        self.snapshot = self._snapshot_of(INITIAL_CYCLE_POLICY)
+        self._publish_changes()
+
+    @property
+    def faults(self) -> int:
+        """Decisions that failed inside and were answered with the plain arm."""
+        return self._decider.faults
+
+    def decide(self, context: Context, features: RequestFeatures) -> Decision:
+        """Resolve the policy from the snapshot in force; see `DecisionSource.decide`.
+
+        A plain window in force is not asked about: see `policies.ladder`.
+        """
+        self._seen.setdefault((context.route, context.language))
+        return self._decider.decide(self.snapshot, context, features, self._clock())
+
+    def fold_cycle(self, stats: CycleStats) -> None:
+        """Learn from a cycle; what it changes shows after the next recomputation."""
+        if stats.load == 0:
+            return
+        with self._lock:
+            self._acceptance.fold(stats)
+            self._cost.fold(stats)
+            self._baseline.fold_cycle(stats)
+            self._kv_each += (stats.kv_tokens / stats.load - self._kv_each) / _KV_CYCLES
+
+    def fold_request(self, stats: RequestStats) -> None:
+        """Count a finished request."""
+        context = stats.decision.context
+        key = (context.route, context.language)
+        with self._lock:
+            self._baseline.fold_request(stats)
+            self._requests[key] = self._requests.get(key, 0) + 1
+
+    def tick(self) -> list[Policy]:
+        """Move windows, drop what expired, recompute when it is time, and publish.
+
+        Call it several times in a window. Returns the policies that became a new version since the last call, those
+        changed by pins and kill switches included.
+        """
+        with self._lock:
+            now = self._monotonic()
+            changed = self._orders.drop_expired(self._clock())
+            if now - self._recomputed_at >= self._options.recompute_seconds:
+                self._recomputed_at = now
+                self._learn()
+                changed = True
+            if self._move_window() or changed:
+                self._publish_changes()
+            return self._book.take_changes()
+
+    def set_pin(self, pin: Pin) -> None:
+        """Put a pin in force, at once; it replaces the one of the same route and language.
+
+        New requests get it. Of requests that run already, a pin that forbids speculation stops theirs. While a pin is
+        exempt from switchback no plain window opens at all, since a window is the whole engine's.
+
+        Raises:
+            ValueError: the drafter is unknown, or the block length out of range or at odds with the drafter.
+        """
+        with self._lock:
+            self._orders.set_pin(pin)
+            if pin.language != ANY:
+                self._seen.setdefault((pin.route, pin.language))
+            self._move_window()
+            self._publish_changes()
+
+    def remove_pin(self, route: str, language: str) -> Pin | None:
+        """Take back the pin set for exactly (`route`, `language`), at once; returns it, or None if there is none."""
+        with self._lock:
+            found = self._orders.remove_pin(route, language)
+            self._publish_changes()
+            return found
+
+    def set_kill(self, kill: KillSwitch) -> None:
+        """Switch speculation off for a route, or everywhere, within one cycle."""
+        with self._lock:
+            self._orders.set_kill(kill)
+            self._publish_changes()
+
+    def clear_kill(self, route: str) -> KillSwitch | None:
+        """Take back the kill switch of exactly `route`; returns it, or None if there is none."""
+        with self._lock:
+            found = self._orders.clear_kill(route)
+            self._publish_changes()
+            return found
+
+    def state(self) -> dict[str, Any]:
+        """What a restart needs, JSON-able. Costs and baselines are not in it: they belong to one process."""
+        with self._lock:
+            return {
+                "format": _STATE_FORMAT,
+                "keys": self._version_keys(),
+                "acceptance": self._acceptance.state(),
+                "versions": [[*key, version] for key, version in self._book.versions.items()],
+            }
+
+    def restore(self, state: Mapping[str, Any], policies: Sequence[Policy] = ()) -> bool:
+        """Go on from `state()` of an earlier run and the newest stored `policies`. Call it before serving.
+
+        Version numbers go on in any case. What was learned is kept if format, model, drafters, dtype and device are
+        the same; else, or if `state` is damaged, it starts from nothing and the answer is False.
+        """
+        with self._lock:
+            kept = False
+            try:
+                for route, language, version in state.get("versions", ()):
+                    self._book.raise_version((str(route), str(language)), int(version))
+                if state.get("format") == _STATE_FORMAT and state.get("keys") == self._version_keys():
+                    self._acceptance.restore(state["acceptance"])
+                    kept = True
+            except (KeyError, TypeError, ValueError) as error:
+                _log.warning("the saved state of the tuner is damaged, learning starts from nothing: %s", error)
+            for policy in policies:
+                key = (policy.context.route, policy.context.language)
+                self._book.raise_version(key, policy.version)
+                if kept and policy.state in (PolicyState.ON, PolicyState.OFF) and policy.arm.drafter == self._drafter:
+                    self._book.resume(policy)
+            self._learn()
+            self._publish_changes()
+            return kept
+
+    def _version_keys(self) -> dict[str, Any]:
+        info = self._info
+        return {"model": info.model, "drafters": list(info.drafters), "dtype": info.dtype, "device": info.device}
+
+    def _move_window(self) -> bool:
+        """Whether another window is in force now."""
+        before = self._switchback.window
+        exempt = self._orders.exempt_from_switchback
+        return self._switchback.advance(self._monotonic(), self._baseline_error, suspended=exempt) != before
+
+    def _learn(self) -> None:
+        """Recompute curves, cost and baseline from the counts."""
+        contexts = dict.fromkeys((*tuple(self._seen), *self._acceptance.contexts(self._drafter)))
+        self._pooled, self._curves = self._acceptance.curves(self._drafter, contexts)
+        self._cost.refit()
+        self._plain = self._baseline.plain_seconds()
+        self._baseline_error = self._baseline.relative_error(self._plain)
+
+    def _publish_changes(self) -> None:
+        """Judge every context, and swap the snapshot; the engine gets a `CyclePolicy` only if it differs."""
+        now = self._clock()
+        for key in dict.fromkeys((*tuple(self._seen), *self._curves)):
+            self._book.update(key, self._findings(key, now), now, self._monotonic())
+        previous = self.snapshot.cycle_policy
+        cycle_policy = self._cycle_policy(now, previous.version)
+        if cycle_policy != previous or previous.version == 0:
+            cycle_policy = replace(cycle_policy, version=previous.version + 1)
+        self.snapshot = self._snapshot_of(cycle_policy)
+        if cycle_policy.version != previous.version:
+            self._publish(cycle_policy)
+
+    def _findings(self, key: Key, now: float) -> Findings:
+        route, language = key
+        mode = self._routes.mode(route)
+        default = self._routes.default(route)
+        pin = pin_for(self._orders.pins, route, language, now)
+        era: Era = (route, language, self._drafter, False)
+        if pin is not None:
+            era = (route, language, *_served_as(Arm.fixed(pin.drafter, pin.block_length)))
+        elif mode not in (Mode.AUTO, Mode.CANARY):
+            era = (route, language, *_served_as(PLAIN_ARM if mode is Mode.OFF else default))
+        return Findings(
+            drafter=self._drafter,
+            curve=self._curves.get(key) or replace(self._pooled, blocks=0.0),
+            cost=self._cost.cost,
+            kv_each=self._kv_each,
+            gain=self._baseline.gain(era, self._plain),
+            mode=mode,
+            default=default,
+            pin=pin,
+            kill=kill_for(self._orders.kill_switches, route, now),
+        )
+
+    def _cycle_policy(self, now: float, version: int) -> CyclePolicy:
+        survivals: dict[tuple[str, str, str], Survival] = {}
+        for (route, language), curve in self._curves.items():
+            survivals[self._drafter, route, language] = _rounded(curve)
+        for route, language in self._book.policies:
+            pin = pin_for(self._orders.pins, route, language, now)
+            pinned_off = pin is not None and (pin.block_length == 0 or pin.drafter == PLAIN)
+            if pinned_off or kill_for(self._orders.kill_switches, route, now) is not None:
+                survivals[self._drafter, route, language] = _NOTHING
+        return CyclePolicy(
+            version=version,
+            kill=self._orders.killed_everywhere,
+            window=self._switchback.window,
+            survivals=survivals,
+            default_survivals={self._drafter: _rounded(self._pooled)} if self._drafter != PLAIN else {},
+            cost=self._cost.cost,
+            draft_seconds=self._cost.draft_seconds,
+            margin=self._options.margin,
+            max_neighbour_slowdown=self._options.max_neighbour_slowdown,
+            killed_routes=self._orders.killed_routes,
+        )
+
+    def _snapshot_of(self, cycle_policy: CyclePolicy) -> PolicySnapshot:
+        self._snapshot_version += 1
+        return PolicySnapshot(
+            version=self._snapshot_version,
+            created_at=self._clock(),
+            policies=self._book.policies,
+            pins=self._orders.pins,
+            kill_switches=self._orders.kill_switches,
+            cycle_policy=cycle_policy,
+            throughput=self._baseline.throughput,
+            baseline=tuple(self._plain.cells.values()),
+            cost_error=self._cost.error,
+            switchback_share=self._switchback.share,
+            requests=dict(self._requests),
+            looped_requests=self._baseline.looped,
+        )
+
+
+def _rounded(curve: Curve) -> Survival:
+    """Rounded, so that a change too small to matter is none."""
+    return Survival(tuple(tuple(round(value, 4) for value in row) for row in curve.survival.by_confidence))
+
+
+def _served_as(arm: Arm) -> tuple[str, bool]:
+    """(drafter, forced) of decisions for a fixed arm, as `policies.ladder` makes them."""
+    return (arm.drafter, True) if arm.cap else (PLAIN, False)

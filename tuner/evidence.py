@@ -1,0 +1,65 @@
+"""What a policy rests on, and one sentence that says it to people."""
+
+from collections.abc import Sequence
+
+from policies.types import Evidence, Interval, LoadStep
+from tuner.acceptance import Curve
+from tuner.baseline import Gain
+
+
+def evidence(curve: Curve, gain: Gain, cap: int, predicted: Sequence[tuple[int, float]], note: str) -> Evidence:
+    """The evidence of a policy whose block length is at most `cap`."""
+    return Evidence(
+        cycles=round(curve.blocks),
+        requests=gain.requests,
+        survival=tuple(round(value, 4) for value in curve.unconditioned[:cap]),
+        speedup=gain.speedup,
+        predicted_speedup=tuple((load, round(value, 3)) for load, value in predicted),
+        note=note,
+    )
+
+
+def note_learned(
+    drafter: str, curve: Curve, gain: Gain, steps: Sequence[LoadStep], predicted: Sequence[tuple[int, float]]
+) -> str:
+    """Why speculation is on or off: acceptance, what the schedule is worth, what was measured."""
+    first = curve.unconditioned[0]
+    kept = f"{drafter}'s first token is kept {first:.0%} of the time over {round(curve.blocks)} blocks"
+    used = [step for step in steps if step.block_length]
+    best_load, best = max(predicted, key=lambda pair: pair[1], default=(1, 1.0))
+    if used:
+        lengths = ", ".join(f"{step.block_length} at load {_loads(step)}" for step in used)
+        silent = [step for step in steps if not step.block_length]
+        plain = f", plain at load {', '.join(_loads(step) for step in silent)}" if silent else ""
+        verdict = f"a block of {lengths}{plain}: predicted {best:.2f}x plain at load {best_load}"
+    elif best > 1.005:
+        verdict = (
+            f"no fixed block length beats plain, so it verifies only what it is confident of: "
+            f"predicted {best:.2f}x plain at load {best_load}"
+        )
+    else:
+        verdict = "no block length is predicted to beat plain, so it serves plain"
+    return f"{kept}; {verdict}; {measured(gain.speedup)}."
+
+
+def note_learning(drafter: str, curve: Curve, needed: int) -> str:
+    """What is missing before anything is claimed."""
+    return (
+        f"{drafter} was seen in {round(curve.blocks)} of the {needed} blocks that a verdict needs; "
+        f"until then each cycle relies on similar traffic."
+    )
+
+
+def measured(speedup: Interval | None) -> str:
+    """The measured gain in words."""
+    if speedup is None:
+        return "the gain over plain is not measured yet"
+    judgement = "faster" if speedup.low > 1.0 else "slower" if speedup.high < 1.0 else "not told from plain"
+    return (
+        f"measured {speedup.estimate:.2f}x plain at equal load, neighbours' blocks included "
+        f"(95 % interval {speedup.low:.2f} to {speedup.high:.2f}): {judgement}"
+    )
+
+
+def _loads(step: LoadStep) -> str:
+    return str(step.load_low) if step.load_low == step.load_high else f"{step.load_low}-{step.load_high}"

@@ -1,0 +1,70 @@
+"""The policies in force, by context: their versions, and how often what is learned may change them."""
+
+from dataclasses import replace
+
+from policies.types import Arm, Context, Policy, PolicyState, Reason
+from tuner.verdict import Bounds, Findings, judge
+
+Key = tuple[str, str]
+"""(route, language)."""
+
+_LEARNED_STATES = (PolicyState.LEARNING, PolicyState.ON, PolicyState.OFF)
+
+
+class PolicyBook:
+    """Not thread-safe."""
+
+    def __init__(self, model: str, bounds: Bounds, min_change_seconds: float) -> None:
+        self._model = model
+        self._bounds = bounds
+        self._min_change_seconds = min_change_seconds
+        self._policies: dict[Key, Policy] = {}
+        self._learned: dict[Key, Arm] = {}
+        """The arm last learned, which a pin or a kill switch may cover for a while."""
+        self._versions: dict[Key, int] = {}
+        self._changed_at: dict[Key, float] = {}
+        self._pending: list[Policy] = []
+
+    @property
+    def policies(self) -> dict[Key, Policy]:
+        """A copy of what is in force."""
+        return dict(self._policies)
+
+    @property
+    def versions(self) -> dict[Key, int]:
+        """The newest version number ever given to each context."""
+        return dict(self._versions)
+
+    def raise_version(self, key: Key, version: int) -> None:
+        """Versions of `key` go on after `version`."""
+        self._versions[key] = max(version, self._versions.get(key, 0))
+
+    def resume(self, policy: Policy) -> None:
+        """Let hysteresis start from an arm that was learned in an earlier run."""
+        self._learned[policy.context.route, policy.context.language] = policy.arm
+
+    def take_changes(self) -> list[Policy]:
+        """The new versions since the last call, in order."""
+        pending, self._pending = self._pending, []
+        return pending
+
+    def update(self, key: Key, found: Findings, unix_seconds: float, monotonic_seconds: float) -> None:
+        """Judge one context again.
+
+        What operators set takes effect at once. What is learned makes at most one version in `min_change_seconds`.
+        """
+        previous = self._policies.get(key)
+        policy = judge(Context(self._model, *key), found, self._bounds, previous, self._learned.get(key))
+        if previous is not None:
+            learned_change = previous.state in _LEARNED_STATES and policy.state in _LEARNED_STATES
+            too_soon = learned_change and monotonic_seconds - self._changed_at[key] < self._min_change_seconds
+            if policy.version == previous.version or too_soon:
+                self._policies[key] = replace(previous, evidence=policy.evidence)
+                return
+        self._changed_at[key] = monotonic_seconds
+        self._versions[key] = self._versions.get(key, 0) + 1
+        policy = replace(policy, version=self._versions[key], created_at=unix_seconds)
+        if policy.reason is Reason.LEARNED:
+            self._learned[key] = policy.arm
+        self._policies[key] = policy
+        self._pending.append(policy)
