@@ -1,0 +1,182 @@
+"""Settings: defaults that serve, four layers, and a sentence for every fault."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from policies import MAX_BLOCK_LENGTH, Mode
+from tuner.settings import SETTINGS, Settings, SettingsError, is_loopback
+from tuner.settings_loader import load_settings
+
+Write = Callable[[str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write_file(text: str) -> Path:
+        path = tmp_path / "paceline.yaml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write_file
+
+
+def test_nothing_needs_to_be_configured() -> None:
+    settings = load_settings().settings
+    assert settings == Settings()
+    assert list(settings.routes) == ["code-edit", "extract", "chat", "story"]
+    assert {route.mode for route in settings.routes.values()} == {Mode.AUTO}
+    assert settings.admin.host == "127.0.0.1"
+    assert settings.database.url == "sqlite:///paceline.db"
+    assert settings.engine.max_block_length <= MAX_BLOCK_LENGTH
+
+
+def test_the_command_line_beats_the_environment_beats_the_file(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write("server: {host: 127.0.0.2, port: 1}\nengine: {slots: 2}\nmodel: {threads: 1}")
+    monkeypatch.setenv("PACELINE_SERVER__PORT", "2")
+    monkeypatch.setenv("PACELINE_ENGINE__SLOTS", "4")
+    loaded = load_settings(path, {"server": {"port": 3}})
+    assert loaded.settings.server.port == 3
+    assert loaded.settings.server.host == "127.0.0.2"
+    assert loaded.settings.engine.slots == 4
+    origins = {name: origin for name, _, origin in loaded.values()}
+    assert origins["server.port"] == "the command line"
+    assert origins["engine.slots"] == "PACELINE_ENGINE__SLOTS"
+    assert origins["model.threads"] == str(path)
+    assert origins["model.dtype"] == "default"
+
+
+def test_the_file_may_be_named_by_a_variable(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_CONFIG", str(write("engine: {slots: 3}")))
+    assert load_settings().settings.engine.slots == 3
+
+
+def test_a_file_replaces_the_set_of_routes_and_a_bare_off_is_a_mode(write: Write) -> None:
+    path = write("routes:\n  chat:\n  code:\n    mode: off\n    default_arm: {drafter: ngram, block_length: 4}\n")
+    routes = load_settings(path).settings.routes
+    assert list(routes) == ["chat", "code"]
+    assert routes["chat"].mode is Mode.AUTO
+    assert routes["code"].mode is Mode.OFF
+    assert routes["code"].default_arm is not None
+    assert routes["code"].default_arm.block_length == 4
+
+
+def test_a_variable_changes_a_route_whose_name_has_a_hyphen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_ROUTES__CODE_EDIT__MODE", "observe")
+    loaded = load_settings()
+    assert loaded.settings.routes["code-edit"].mode is Mode.OBSERVE
+    assert list(loaded.settings.routes) == list(Settings().routes)
+    assert loaded.origins["routes.code-edit.mode"] == "PACELINE_ROUTES__CODE_EDIT__MODE"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("engine: {slotz: 3}", r"engine\.slotz is no setting \(from .*\): did you mean engine\.slots\?"),
+        ("nonsense: 1", r"nonsense is no setting .*`paceline config show`"),
+        ("engine: {max_block_length: 17}", r"engine\.max_block_length is 17 .*less than or equal to 16\."),
+        ("engine: {max_block_length: -1}", r"engine\.max_block_length is -1 .*greater than or equal to 0\."),
+        ("engine: {slots: many}", r"engine\.slots is 'many' .*should be a valid integer\."),
+        ("engine: {ngram_min_match: 20}", r"engine\.ngram_min_match is 20, above ngram_max_match, which is 16: lower"),
+        ("engine: 3", r"engine is 3 .*give keys"),
+        ("model: {dtype: int8}", r"model\.dtype is 'int8' .*'auto', 'bfloat16' or 'float32'"),
+        (
+            "routes: {chat: {mode: fast}}",
+            r"routes\.chat\.mode is 'fast' .*'off', 'observe', 'advise', 'canary' or 'auto'",
+        ),
+        ("routes: {chat: {modes: auto}}", r"routes\.chat\.modes is no setting .*did you mean routes\.<ROUTE>\.mode\?"),
+        (
+            "routes: {chat: {default_arm: {drafter: eagle}}}",
+            r"default_arm\.drafter is 'eagle' .*use one of none, ngram",
+        ),
+        (
+            "routes: {chat: {default_arm: {drafter: ngram, block_length: 17}}}",
+            r"default_arm\.block_length is 17 .*less than or equal to 16",
+        ),
+        ("routes: {chat: {default_arm: {drafter: ngram}}}", r"default_arm\.drafter is 'ngram' and block_length is 0"),
+        ("routes: {Chat Room: {}}", r"routes\.Chat Room is 'Chat Room'.*small letters"),
+        ("admin: {host: 0.0.0.0}", r"admin\.host is '0\.0\.0\.0', which others can reach, and there is no token: set"),
+        ("admin: {token: ''}", r"admin\.token is empty: give one"),
+        ("database: {url: ''}", r"database\.url is '' .*at least 1 character"),
+        ("tuner: {switchback_share_floor: 0.3}", r"tuner\.switchback_share_floor is 0\.3, above"),
+        ("server: [", r"The configuration file .* is not valid YAML at line 1: correct it\."),
+        ("- 1", r"The configuration file .* must hold groups of keys"),
+    ],
+)
+def test_a_fault_in_the_file_is_one_sentence_with_key_value_and_remedy(write: Write, text: str, sentence: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(write(text))
+    message = str(caught.value)
+    assert re.search(sentence, message), message
+    assert "\n" not in message
+
+
+def test_each_of_several_faults_has_its_line(write: Write) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(write("engine: {slotz: 3}\nserver: {port: 70000}"))
+    lines = str(caught.value).splitlines()
+    assert [line.split(" is ")[0] for line in lines] == ["engine.slotz", "server.port"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("PACELINE_ENGIN__SLOTS", "3", "names no setting: did you mean PACELINE_ENGINE__SLOTS?"),
+        ("PACELINE_ENGINE__SLOTZ", "3", "engine.slotz is no setting (from PACELINE_ENGINE__SLOTZ): did you mean"),
+        ("PACELINE_ENGINE__SLOTS", "0", "engine.slots is '0' (from PACELINE_ENGINE__SLOTS): it should be greater"),
+        ("PACELINE_ROUTES__NEW__MODE", "off", "which is not one of code-edit, extract, chat, story"),
+        ("PACELINE_ROUTES", "{", "routes is '{' (from PACELINE_ROUTES)"),
+    ],
+)
+def test_a_fault_in_the_environment_names_its_variable(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, sentence: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError) as caught:
+        load_settings()
+    assert sentence in str(caught.value)
+
+
+def test_a_missing_file_is_an_error_and_not_the_defaults(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"absent\.yaml cannot be read \(No such file or directory\)"):
+        load_settings(tmp_path / "absent.yaml")
+
+
+def test_a_secret_is_never_shown(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_ADMIN__TOKEN", "hunter2")
+    loaded = load_settings()
+    assert "hunter2" not in repr(list(loaded.values()))
+    assert "hunter2" not in repr(loaded.settings)
+    monkeypatch.delenv("PACELINE_ADMIN__TOKEN")
+    with pytest.raises(SettingsError, match=r"admin\.token is \*+ ") as caught:
+        load_settings(write("admin: {token: [hunter2]}"))
+    assert "hunter2" not in str(caught.value)
+
+
+def test_the_table_has_every_setting_once_with_a_sentence_of_help() -> None:
+    names = [row.name for row in SETTINGS]
+    assert len(set(names)) == len(names)
+    assert {name.split(".")[0] for name in names} == set(Settings.model_fields)
+    for row in SETTINGS:
+        assert row.help.endswith("."), row
+        assert row.env.startswith("PACELINE_")
+    slots = next(row for row in SETTINGS if row.name == "engine.slots")
+    assert (slots.env, slots.default) == ("PACELINE_ENGINE__SLOTS", "16")
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("db", False),
+    ],
+)
+def test_loopback_is_what_only_this_machine_reaches(host: str, loopback: bool) -> None:
+    assert is_loopback(host) is loopback

@@ -1,0 +1,266 @@
+"""The configuration: its groups and keys, with defaults that need no file at all.
+
+One YAML file and ``PACELINE_*`` variables, read by `tuner.settings_loader`. A key is written ``group.key`` in messages
+and ``PACELINE_GROUP__KEY`` in the environment. The docstring of a field is its help, in the README's table too.
+"""
+
+import ipaddress
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    StringConstraints,
+    model_validator,
+)
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from policies.types import MAX_BLOCK_LENGTH, PLAIN, Mode
+
+DRAFTERS = (PLAIN, "ngram")
+"""Drafters that a configuration or a pin may name."""
+ENV_PREFIX = "PACELINE_"
+DEFAULT_ROUTES = ("code-edit", "extract", "chat", "story")
+
+
+class SettingsError(Exception):
+    """The configuration cannot be used; each line of the message is one sentence with a key, its value and a remedy."""
+
+
+def known_drafter(name: str) -> str:
+    """`name`, if it is a drafter. Raises ValueError with the remedy."""
+    if name not in DRAFTERS:
+        raise ValueError(f"use one of {', '.join(DRAFTERS)}")
+    return name
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address; a name that is no address counts only as `localhost`."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def mode_name(value: object) -> object:
+    """YAML reads a bare ``off`` as false; here it is the name of a mode."""
+    return Mode.OFF if value is False else value
+
+
+Drafter = Annotated[str, AfterValidator(known_drafter)]
+RouteMode = Annotated[Mode, BeforeValidator(mode_name)]
+RouteName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
+BlockLength = Annotated[int, Field(ge=0, le=MAX_BLOCK_LENGTH)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+class _Group(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
+
+
+class ModelSettings(_Group):
+    """The target."""
+
+    path: str | None = None
+    """A folder or a Hugging Face id of a Llama-family model; without it the default model, fetched once."""
+    name: str | None = None
+    """The name that clients give; without it the last part of the path."""
+    dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    """auto takes bfloat16 where the processor computes in it."""
+    threads: Annotated[int, Field(ge=0)] = 0
+    """Threads of the engine process; 0 measures which number is best at start."""
+
+
+class EngineSettings(_Group):
+    """The engine process."""
+
+    slots: Annotated[int, Field(ge=1, le=256)] = 16
+    """Sequences that may run together."""
+    context_limit: Annotated[int, Field(ge=64)] = 2048
+    """Tokens of prompt and output together."""
+    prefill_chunk: Annotated[int, Field(ge=1)] = 256
+    """Prompt tokens processed in one cycle."""
+    ngram_min_match: Annotated[int, Field(ge=1)] = 2
+    """Shortest match for which the n-gram drafter proposes."""
+    ngram_max_match: Annotated[int, Field(ge=1)] = 16
+    """Longest match that the n-gram drafter looks for."""
+    max_block_length: BlockLength = 12
+    """Largest block length that is learned; a pin may go to 16."""
+
+    @model_validator(mode="after")
+    def _match_lengths(self) -> Self:
+        if self.ngram_min_match > self.ngram_max_match:
+            raise ValueError(
+                f"ngram_min_match is {self.ngram_min_match}, above ngram_max_match, which is {self.ngram_max_match}: "
+                "lower the first or raise the second"
+            )
+        return self
+
+
+class ServerSettings(_Group):
+    """The data path."""
+
+    host: str = "127.0.0.1"
+    """Address of the OpenAI-compatible server."""
+    port: Port = 8000
+    """Its port; 0 takes a free one."""
+
+
+class AdminSettings(_Group):
+    """The admin port."""
+
+    host: str = "127.0.0.1"
+    """Address of the admin API; any but a loopback address needs a token."""
+    port: Port = 8001
+    """Its port; 0 takes a free one."""
+    token: SecretStr | None = None
+    """Bearer token that /api/v1 asks for."""
+
+    @model_validator(mode="after")
+    def _token_unless_loopback(self) -> Self:
+        if self.token is not None and not self.token.get_secret_value():
+            raise ValueError("token is empty: give one, or leave the key out")
+        if self.token is None and not is_loopback(self.host):
+            raise ValueError(
+                f"host is {self.host!r}, which others can reach, and there is no token: set admin.token, or set "
+                "admin.host to 127.0.0.1"
+            )
+        return self
+
+
+class DatabaseSettings(_Group):
+    """The SQL store."""
+
+    url: Annotated[str, Field(min_length=1)] = "sqlite:///paceline.db"
+    """SQLAlchemy URL of the store."""
+
+
+class DefaultArm(_Group):
+    """What serves on a route as long as nothing is learned."""
+
+    drafter: Drafter = PLAIN
+    """The drafter."""
+    block_length: BlockLength = 0
+    """Tokens that it proposes in a cycle; 0 is plain."""
+
+    @model_validator(mode="after")
+    def _drafter_with_length(self) -> Self:
+        if (self.drafter == PLAIN) != (self.block_length == 0):
+            raise ValueError(
+                f"drafter is {self.drafter!r} and block_length is {self.block_length}: drafter {PLAIN!r} goes with 0 "
+                "and every other drafter with 1 or more"
+            )
+        return self
+
+
+class RouteSettings(_Group):
+    """One route."""
+
+    mode: RouteMode = Mode.AUTO
+    """What Paceline may do there: off, observe, advise, canary or auto."""
+    default_arm: DefaultArm | None = None
+    """What serves there as long as nothing is learned; without it the engine's default, plain."""
+
+
+class TunerSettings(_Group):
+    """How speculation is weighed and the baseline measured."""
+
+    margin: Annotated[float, Field(ge=0.0, le=1.0)] = 0.02
+    """Predicted gain over plain below which speculation stays off."""
+    max_neighbour_slowdown: Annotated[float, Field(ge=1.0)] = 1.10
+    """What a running sequence's seconds per token may become, in multiples of plain, when others speculate."""
+    switchback_share_start: Annotated[float, Field(ge=0.0, le=0.5)] = 0.20
+    """Share of time in plain windows at the start; 0 measures no baseline."""
+    switchback_share_floor: Annotated[float, Field(ge=0.0, le=0.5)] = 0.01
+    """Share of time in plain windows once the baseline is known well."""
+    switchback_window_seconds: Annotated[float, Field(gt=0.0)] = 2.0
+    """Length of a plain window."""
+    tick_seconds: Annotated[float, Field(gt=0.0, le=60.0)] = 0.1
+    """How often telemetry is folded and windows may switch."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Seeds everything that the tuner draws."""
+
+    @model_validator(mode="after")
+    def _floor_below_start(self) -> Self:
+        if self.switchback_share_floor > self.switchback_share_start > 0.0:
+            raise ValueError(
+                f"switchback_share_floor is {self.switchback_share_floor}, above switchback_share_start, which is "
+                f"{self.switchback_share_start}: lower the first"
+            )
+        return self
+
+
+class Settings(BaseSettings):
+    """Everything that can be set. `Settings()` is the defaults: files and environment come from the loader."""
+
+    model_config = SettingsConfigDict(
+        extra="forbid",
+        frozen=True,
+        env_prefix=ENV_PREFIX,
+        env_nested_delimiter="__",
+        use_attribute_docstrings=True,
+    )
+
+    model: ModelSettings = ModelSettings()
+    engine: EngineSettings = EngineSettings()
+    server: ServerSettings = ServerSettings()
+    admin: AdminSettings = AdminSettings()
+    database: DatabaseSettings = DatabaseSettings()
+    routes: dict[RouteName, RouteSettings] = {name: RouteSettings() for name in DEFAULT_ROUTES}
+    """The closed set of routes, by name; traffic that names none of them is `other`."""
+    tuner: TunerSettings = TunerSettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Only the arguments: the loader layers the sources itself, so that it can tell where a value comes from."""
+        return (init_settings,)
+
+
+@dataclass(frozen=True, slots=True)
+class SettingRow:
+    """One row of the table of settings."""
+
+    name: str
+    """``group.key``; `<ROUTE>` stands for a route's name."""
+    env: str
+    default: str
+    help: str
+
+
+def _rows(group: type[BaseModel], path: tuple[str, ...]) -> Iterator[SettingRow]:
+    for key, field in group.model_fields.items():
+        if key == "routes":
+            yield from _rows(RouteSettings, ("routes", "<ROUTE>"))
+        elif key == "default_arm":
+            yield from _rows(DefaultArm, (*path, key))
+        elif isinstance(field.annotation, type) and issubclass(field.annotation, _Group):
+            yield from _rows(field.annotation, (*path, key))
+        else:
+            name = ".".join((*path, key))
+            yield SettingRow(name, env_name(name), _shown(field.default), field.description or "")
+
+
+def env_name(name: str) -> str:
+    """The environment variable of the setting ``group.key``."""
+    return ENV_PREFIX + name.upper().replace(".", "__").replace("-", "_")
+
+
+def _shown(default: Any) -> str:
+    return "" if default is None else str(default)
+
+
+SETTINGS = tuple(_rows(Settings, ()))
+"""Every setting, in the order of the configuration; the README's table is made from it."""

@@ -1,0 +1,181 @@
+"""Where settings come from: the command line, over the environment, over one YAML file, over the defaults.
+
+An unknown key is an error wherever it stands, also a ``PACELINE_*`` variable that names no setting.
+"""
+
+import difflib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+from pydantic_settings import EnvSettingsSource
+from pydantic_settings.exceptions import SettingsError as UnreadableVariable
+
+from tuner.settings import DEFAULT_ROUTES, ENV_PREFIX, SETTINGS, Settings, SettingsError, env_name
+
+CONFIG_VARIABLE = "PACELINE_CONFIG"
+OTHER_VARIABLES = (CONFIG_VARIABLE, "PACELINE_SERVER", "PACELINE_CACHE")
+"""Variables with the prefix that are no settings: the file, the command line's server, the model cache."""
+
+DEFAULT_ORIGIN = "default"
+COMMAND_LINE = "the command line"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSettings:
+    """The settings, and where each value that is not a default comes from."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+    """By dotted name: a variable, a file, or the command line."""
+
+    def values(self) -> Iterator[tuple[str, Any, str]]:
+        """(dotted name, value, origin) of every setting in force; secrets are masked."""
+        for name, value in _leaves(self.settings.model_dump(mode="json")):
+            yield name, value, self.origins.get(name, DEFAULT_ORIGIN)
+
+
+def load_settings(config: Path | None = None, overrides: Mapping[str, Any] | None = None) -> LoadedSettings:
+    """Read the file `config` (or that of ``PACELINE_CONFIG``) and the environment, under `overrides`.
+
+    `overrides` is nested as the file is, e.g. ``{"server": {"port": 0}}``.
+
+    Raises:
+        SettingsError: one line for each fault, naming key, value and remedy.
+    """
+    if config is None and os.environ.get(CONFIG_VARIABLE):
+        config = Path(os.environ[CONFIG_VARIABLE])
+    _refuse_unknown_variables()
+    file_values = {} if config is None else _read_file(config)
+    merged = {"routes": {name: {} for name in DEFAULT_ROUTES}} | file_values
+    origins = {name: str(config) for name, _ in _leaves(file_values)}
+    environment = _with_known_routes(_read_environment(), merged["routes"])
+    for values, origin in ((environment, None), (overrides or {}, COMMAND_LINE)):
+        origins |= {name: origin or env_name(name) for name, _ in _leaves(values)}
+        merged = _merge(merged, values)
+    try:
+        return LoadedSettings(Settings(**merged), origins)
+    except ValidationError as error:
+        raise SettingsError("\n".join(_sentence(fault, origins) for fault in error.errors())) from error
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise SettingsError(
+            f"The configuration file {path} cannot be read ({reason}): give a readable file."
+        ) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        where = getattr(error, "problem_mark", None)
+        line = f" at line {where.line + 1}" if where is not None else ""
+        raise SettingsError(f"The configuration file {path} is not valid YAML{line}: correct it.") from error
+    if values is None:
+        return {}
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise SettingsError(f"The configuration file {path} must hold groups of keys, such as server: {{port: 8000}}.")
+    values = {group: keys for group, keys in values.items() if keys is not None}
+    if isinstance(values.get("routes"), dict):
+        values["routes"] = {name: {} if keys is None else keys for name, keys in values["routes"].items()}
+    return values
+
+
+class _Environment(EnvSettingsSource):
+    """Nested variables as nested dictionaries; what is not JSON stays text for the validation to judge."""
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        try:
+            return super().decode_complex_value(field_name, field, value)
+        except ValueError:
+            return value
+
+
+def _read_environment() -> dict[str, Any]:
+    try:
+        return dict(_Environment(Settings)())
+    except UnreadableVariable as error:
+        raise SettingsError(f"A {ENV_PREFIX} variable cannot be read ({error}): correct or remove it.") from error
+
+
+def _with_known_routes(values: dict[str, Any], known: Any) -> dict[str, Any]:
+    """`values` with the routes' own names: a variable's name cannot hold a hyphen, and only a file adds a route."""
+    if not isinstance(values.get("routes"), dict) or not isinstance(known, dict):
+        return values
+    names = {str(name).replace("-", "_"): name for name in known}
+    routes: dict[str, Any] = {}
+    for name, keys in values["routes"].items():
+        found = names.get(name.replace("-", "_"))
+        if found is None:
+            raise SettingsError(
+                f"The variable {env_name(f'routes.{name}')} names the route {name!r}, which is not one of "
+                f"{', '.join(map(str, known))}: correct it, or add the route to the configuration file."
+            )
+        routes[found] = keys
+    return values | {"routes": routes}
+
+
+def _refuse_unknown_variables() -> None:
+    groups = tuple(Settings.model_fields)
+    for name in sorted(os.environ):
+        upper = name.upper()
+        if not upper.startswith(ENV_PREFIX) or upper in OTHER_VARIABLES:
+            continue
+        if upper.removeprefix(ENV_PREFIX).split("__")[0].lower() not in groups:
+            known = [row.env for row in SETTINGS] + list(OTHER_VARIABLES)
+            raise SettingsError(f"The variable {name} names no setting: {_closest(upper, known)}")
+
+
+def _sentence(fault: ErrorDetails, origins: dict[str, str]) -> str:
+    """One fault in words: the key, its value, where it comes from, and what to do."""
+    path = [str(part) for part in fault["loc"]]
+    name = ".".join(path)
+    came_from = next(
+        (f" (from {origin})" for key, origin in reversed(origins.items()) if f"{key}.".startswith(f"{name}.")), ""
+    )
+    kind, context = fault["type"], fault.get("ctx", {})
+    if kind == "extra_forbidden":
+        known = [row.name for row in SETTINGS]
+        generic = ".".join(["routes", "<ROUTE>", *path[2:]]) if path[0] == "routes" else name
+        return f"{name} is no setting{came_from}: {_closest(generic, known)}"
+    if isinstance(fault["input"], Mapping) and kind == "value_error":
+        return f"{name}.{context['error']}{came_from}."
+    if kind in ("model_type", "dict_type"):
+        remedy = "give keys, one a line below it"
+    elif path[-1] == "[key]":
+        name = ".".join(path[:-1])
+        remedy = "a route's name has small letters, digits, - and _, and at most 64 of them"
+    elif kind == "value_error":
+        remedy = str(context["error"])
+    else:
+        remedy = fault["msg"].partition(", unable")[0].replace("Input should", "it should")
+    shown = "**********" if path[-1] == "token" else repr(fault["input"])
+    return f"{name} is {shown}{came_from}: {remedy}."
+
+
+def _closest(name: str, known: list[str]) -> str:
+    found = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"did you mean {found[0]}?" if found else "`paceline config show` lists those that exist."
+
+
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{name}.")
+        else:
+            yield name, value
+
+
+def _merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(lower)
+    for key, value in upper.items():
+        below = merged.get(key)
+        merged[key] = _merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return merged
