@@ -19,6 +19,11 @@ from engine.server.rules import (
     number,
 )
 
+_LEAST_TEMPERATURE = 1e-9
+"""Below it no two float32 logits that differ leave any chance to the lower one: that is greedy."""
+_LEAST_TOP_P = 1e-9
+"""Of any mass the most likely token alone; OpenAI's range begins with 0, which is no mass at all."""
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -179,6 +184,10 @@ def _logit_bias(given: Mapping[str, Any], vocabulary: int) -> tuple[tuple[int, f
     return tuple(sorted(dict(entries).items()))
 
 
+def _temperature(given: float) -> float:
+    return given if given >= _LEAST_TEMPERATURE else 0.0
+
+
 def _sampling_fields(given: Mapping[str, Any], vocabulary: int, max_tokens: int | None) -> SamplingFields:
     stream = given.get("stream", False)
     options = given.get("stream_options")
@@ -187,8 +196,8 @@ def _sampling_fields(given: Mapping[str, Any], vocabulary: int, max_tokens: int 
     options = _checked(options or {}, STREAM_OPTION_RULES, prefix="stream_options.")
     stop = given.get("stop", [])
     return SamplingFields(
-        temperature=float(given.get("temperature", 1.0)),
-        top_p=float(given.get("top_p", 1.0)),
+        temperature=_temperature(float(given.get("temperature", 1.0))),
+        top_p=max(_LEAST_TOP_P, float(given.get("top_p", 1.0))),
         top_k=max(0, given.get("top_k", 0)),
         min_p=float(given.get("min_p", 0.0)),
         repetition_penalty=float(given.get("repetition_penalty", 1.0)),

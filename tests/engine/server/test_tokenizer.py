@@ -1,0 +1,71 @@
+"""engine.server.tokenizer on a real tokenizer folder."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.server.detokenize import TextStream
+from engine.server.errors import ApiError
+from engine.server.schema import Message
+from engine.server.tokenizer import ModelTokenizer, load_tokenizer
+from tests.engine.tiny_model import IM_END, IM_START, make_tiny_model
+
+VOCABULARY = 384
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("model"), vocabulary=VOCABULARY)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder: Path) -> ModelTokenizer:
+    return load_tokenizer(folder, VOCABULARY)
+
+
+def test_text_survives_encoding_and_streaming_token_by_token(tokenizer: ModelTokenizer) -> None:
+    @given(st.text(max_size=80))
+    def run(text: str) -> None:
+        tokens = tokenizer.encode(text)
+        stream = TextStream(tokenizer.token_bytes, [])
+        assert "".join(stream.push([token]) for token in tokens) == _without_special(text)
+
+    def _without_special(text: str) -> str:
+        return text.replace("<|endoftext|>", "").replace("<|im_start|>", "").replace("<|im_end|>", "")
+
+    run()
+
+
+def test_a_chat_is_rendered_up_to_the_beginning_of_the_answer(tokenizer: ModelTokenizer) -> None:
+    tokens = tokenizer.encode_chat([Message("system", "Be brief."), Message("user", "Hé 🙂")])
+    assert tokens.count(IM_START) == 3
+    assert tokens.count(IM_END) == 2
+    text = b"".join(tokenizer.token_bytes[token] for token in tokens).decode()
+    assert text == "system\nBe brief.\nuser\nHé 🙂\nassistant\n"
+
+
+def test_the_ends_come_from_every_configuration_and_from_names(folder: Path, tmp_path: Path) -> None:
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 300]}))
+    assert load_tokenizer(folder, VOCABULARY).stop_token_ids == (0, IM_END)
+    assert load_tokenizer(tmp_path, VOCABULARY).stop_token_ids == (0, IM_END, 300)
+
+
+@pytest.mark.parametrize(
+    ("template", "code"),
+    [(None, "no_chat_template"), ("{{ raise_exception('roles must alternate') }}", "invalid_value")],
+)
+def test_a_template_that_cannot_render_is_a_400(folder: Path, tmp_path: Path, template: str | None, code: str) -> None:
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config["chat_template"] = template
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    with pytest.raises(ApiError) as caught:
+        load_tokenizer(tmp_path, VOCABULARY).encode_chat([Message("user", "hi")])
+    assert caught.value.status == 400
+    assert caught.value.code == code
