@@ -8,9 +8,9 @@ One file of JSON lines for each route, all written for this project:
 * ``chat``: everyday questions and conversations of several turns.
 * ``story``: stories, poems, letters, dialogues.
 
-A record is ``{id, route, language, messages, sampling, max_tokens}``. `sampling` holds the fields of an OpenAI request
-as people set them for such a route: greedy or nearly so for ``code-edit`` and ``extract``, 0.7 for ``chat``, 0.9 to 1.0
-for ``story``, some with penalties. Prompts are short and outputs end by `max_tokens`, since the default target is small.
+A record is ``{id, route, language, messages, sampling, max_tokens}``. `sampling` holds fields of an OpenAI request as
+people set them for such a route: greedy or nearly so for ``code-edit`` and ``extract``, 0.7 for ``chat``, 0.9 to 1.0
+for ``story``, some with penalties. Prompts are short and outputs end by `max_tokens`: the default target is small.
 In a file the languages take turns, so that the first prompts of a route are a fair sample of it.
 """
 
