@@ -6,14 +6,17 @@ slot, a wrong position, a hole or a stale draft changes the text, as it would in
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.drafter import SILENT, Proposal
-from engine.messages import CycleDone, Finished, FromEngine, Sampling, Submit
+from engine.blocks import Blocks, blocks_for
+from engine.drafter import SILENT, Drafter, Proposal
+from engine.loop import EngineLoop
+from engine.messages import CycleDone, Finished, FromEngine, Sampling, SequenceFailed, StatusIs, Submit, ToEngine
+from engine.ngram import NgramDrafter
 from engine.request import RunningSequence
 from kernels.sampling import Block
-from policies.types import Context, Decision, Reason
+from policies.types import MAX_BLOCK_LENGTH, Context, CycleStats, Decision, EngineStatus, FinishReason, Reason
 
 VOCABULARY = 6
 PIECES = (b"a", b"bc", "é".encode(), "é".encode()[:1], "é".encode()[1:], b" ")
@@ -40,10 +43,22 @@ def endless_text(prompt: Sequence[int], sampling: Sampling, length: int) -> list
     return tokens[len(prompt) :]
 
 
+def ended_text(message: Submit, context_limit: int) -> tuple[list[int], FinishReason]:
+    """What a sequence must emit: its text up to the earliest end, by reading the whole output at each token."""
+    limit = min(message.max_tokens, context_limit - len(message.prompt))
+    text = endless_text(message.prompt, message.sampling, limit)
+    for count in range(1, limit + 1):
+        written = b"".join(PIECES[token] for token in text[:count])
+        if text[count - 1] in message.stop_token_ids or any(stop.encode() in written for stop in message.stops):
+            return text[:count], FinishReason.STOP
+    return text, FinishReason.LENGTH
+
+
 class ScriptedTarget:
     """`engine.loop.PrefillTarget` by `next_token`."""
 
-    def __init__(self) -> None:
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
         self._cache: dict[int, dict[int, int]] = {}
         self._prompts: dict[int, list[int]] = {}
         self.rows = 0
@@ -55,6 +70,7 @@ class ScriptedTarget:
     ) -> list[list[int]]:
         assert len(token_ids) == len(slots) == len(positions) == sum(len(block.drafts) + 1 for block in blocks)
         for token, slot, position in zip(token_ids, slots, positions, strict=True):
+            assert 0 <= position < self._capacity
             self._cache[slot][position] = token
         self.passes.append(tuple(len(block.drafts) for block in blocks))
         self.rows += len(token_ids)
@@ -165,16 +181,97 @@ class Delivered:
                     self.finished[item.request_key] = item.finished
 
     @property
-    def cycles(self) -> list[CycleDone]:
-        return [message for message in self.messages if isinstance(message, CycleDone)]
+    def stats(self) -> list[CycleStats]:
+        """Of every cycle in which something decoded."""
+        return [message.stats for message in self.messages if isinstance(message, CycleDone) and message.stats.load]
+
+    @property
+    def failures(self) -> dict[int, str]:
+        return {
+            message.request_key: message.message for message in self.messages if isinstance(message, SequenceFailed)
+        }
+
+    @property
+    def statuses(self) -> list[EngineStatus]:
+        return [message.status for message in self.messages if isinstance(message, StatusIs)]
 
 
-def counting(pieces: Sequence[bytes] = PIECES) -> tuple[Callable[[], list[bytes]], Mapping[str, int]]:
-    """A loader of token bytes, and how often it was asked."""
-    calls = {"calls": 0}
+class Rig:
+    """An `EngineLoop` over the scripted target, with drafters that are watched."""
 
-    def load() -> list[bytes]:
-        calls["calls"] += 1
-        return list(pieces)
+    def __init__(
+        self, *, slots: int = 4, context_limit: int = 96, chunk: int = 7, blocks: int | None = None, right: int = 8
+    ) -> None:
+        self.target = ScriptedTarget(context_limit)
+        self.delivered = Delivered()
+        self.watched = {
+            drafter.name: Watched(drafter)
+            for drafter in (NgramDrafter(1, 4), ForesightDrafter("foresight", right), ForesightDrafter("wrong", 0))
+        }
+        self.byte_loads = 0
+        self.context_limit = context_limit
+        self.blocks = Blocks(slots, slots * blocks_for(context_limit) if blocks is None else blocks)
+        self.loop = EngineLoop(
+            target=self.target,
+            drafters=self.watched,
+            blocks=self.blocks,
+            context_limit=context_limit,
+            prefill_chunk=chunk,
+            token_bytes=self._load_bytes,
+            deliver=self.delivered,
+        )
 
-    return load, calls
+    def _load_bytes(self) -> list[bytes]:
+        self.byte_loads += 1
+        return list(PIECES)
+
+    def step(self, *messages: ToEngine) -> None:
+        self.loop.step(messages)
+
+    def run(self, *messages: ToEngine, steps: int = 2000) -> None:
+        """Step until nothing is left to do."""
+        self.step(*messages)
+        for _ in range(steps):
+            if self.loop.idle:
+                return
+            self.step()
+        raise AssertionError(f"still busy after {steps} steps")
+
+    def assert_nothing_is_held(self) -> None:
+        self.blocks.check()
+        assert (self.blocks.free_slots, self.blocks.free_blocks) == (self.blocks.slots, self.blocks.blocks)
+        assert all(not watched.kept for watched in self.watched.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One proposal, with the output length at which it was made."""
+
+    request_key: int
+    output_length: int
+    asked: int
+    proposal: Proposal
+
+
+class Watched:
+    """A drafter, with a record of what it offered and of the keys that it has not been told to forget."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.name = drafter.name
+        self._drafter = drafter
+        self.offers: list[Offer] = []
+        self.calls = 0
+        self.kept: set[int] = set()
+
+    def propose(self, sequences: Sequence[RunningSequence], lengths: Sequence[int]) -> list[Proposal]:
+        self.calls += 1
+        proposals = self._drafter.propose(sequences, lengths)
+        for sequence, length, proposal in zip(sequences, lengths, proposals, strict=True):
+            assert 0 < length <= MAX_BLOCK_LENGTH
+            self.offers.append(Offer(sequence.key, sequence.output_length, length, proposal))
+            self.kept.add(sequence.key)
+        return proposals
+
+    def release(self, request_key: int) -> None:
+        self.kept.discard(request_key)
+        self._drafter.release(request_key)
