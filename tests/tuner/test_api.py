@@ -1,0 +1,369 @@
+"""The admin API over HTTP, with a steering that is scripted and a recorder with a real store."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from policies import Policy, PolicyState, Reason
+from policies.decision_id import DecisionFields, encode
+from policies.store import Store
+from policies.testing import FakeClock
+from tests.policies import store_samples as samples
+from tests.tuner.scripted_steering import ScriptedSteering, snapshot
+from tuner.api.app import create_admin_app
+from tuner.api.durations import describe_duration, parse_duration
+from tuner.api.explain import LADDER, REASON_SENTENCES, explain, schedule_words
+from tuner.recorder import Recorder, RecorderOptions
+from tuner.settings import RouteSettings, Settings
+
+DEADLINE_SECONDS = 60.0
+PIN = {"drafter": "ngram", "block_length": 4, "reason": "a trial", "expires_in": "2h"}
+PIN_PATH = "/api/v1/policies/code-edit/code/pin"
+POLICY_PATH = "/api/v1/policies/code-edit/code"
+
+
+@dataclass
+class Admin:
+    client: TestClient
+    steering: ScriptedSteering
+    recorder: Recorder
+    store: Store
+    clock: FakeClock
+    ready: bool = True
+
+
+Start = Callable[..., Admin]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    recorders: list[Recorder] = []
+
+    def start_admin(settings: Settings | None = None) -> Admin:
+        store = Store(f"sqlite:///{tmp_path / 'paceline.db'}")
+        clock = FakeClock(1_000.0)
+        recorder = Recorder(store, RecorderOptions(samples.MODEL, flush_seconds=3600.0), clock)
+        recorder.start()
+        recorders.append(recorder)
+        steering = ScriptedSteering(snapshot())
+
+        async def render() -> bytes:
+            return b"paceline_store_up 1.0\n"
+
+        started: Admin
+        app = create_admin_app(steering, recorder, render, lambda: started.ready, settings or Settings(), clock)
+        started = Admin(TestClient(app, raise_server_exceptions=False), steering, recorder, store, clock)
+        return started
+
+    yield start_admin
+    for recorder in recorders:
+        recorder.close(DEADLINE_SECONDS)
+
+
+@pytest.fixture
+def admin(start: Start) -> Admin:
+    return start()
+
+
+def problem(response: Any, status: int) -> dict[str, Any]:
+    """The problem of an answer, checked for what every problem has."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    body: dict[str, Any] = response.json()
+    assert set(body) >= {"type", "title", "status", "detail", "instance"}
+    assert body["status"] == status
+    assert body["detail"].endswith(".")
+    return body
+
+
+def test_status_says_what_is_in_force(admin: Admin) -> None:
+    body = admin.client.get("/api/v1/status").json()
+    assert body["model"] == samples.MODEL
+    assert body["ready"] is True
+    assert body["policies"] == {"on": 1}
+    assert body["requests"] == 37
+    assert body["throughput"]["plain_tokens"] == 300
+    assert body["store"]["dropped"] == 0
+
+
+def test_policies_has_one_line_for_each_context(admin: Admin) -> None:
+    (line,) = admin.client.get("/api/v1/policies").json()["policies"]
+    assert (line["route"], line["language"], line["drafter"], line["state"]) == ("code-edit", "code", "ngram", "on")
+    assert (line["speedup"], line["speedup_low"], line["speedup_high"]) == (1.62, 1.5, 1.74)
+    assert line["schedule"][0] == {"load_low": 1, "load_high": 2, "block_length": 8}
+    assert line["pinned"] is False
+
+
+def test_a_policy_comes_with_its_ladder_and_its_evidence(admin: Admin) -> None:
+    response = admin.client.get(POLICY_PATH)
+    body = response.json()
+    assert response.headers["etag"].startswith('"')
+    assert body["policy"]["version"] == 7
+    explanation = body["explanation"]
+    assert explanation["reason"] == "LEARNED"
+    assert [rung["name"] for rung in explanation["ladder"]] == list(LADDER)
+    standings = [rung["standing"] for rung in explanation["ladder"]]
+    assert standings == ["above"] * 6 + ["decides"] + ["below"] * 2
+    evidence = " ".join(explanation["evidence"])
+    for part in (
+        "37 requests and 412 cycles",
+        "1: 80%, 2: 60%",
+        "+70% at load 1",
+        "1.62x plain, 95 % interval 1.50 to 1.74",
+    ):
+        assert part in evidence
+
+
+def test_a_configured_route_without_traffic_has_no_policy_yet(admin: Admin) -> None:
+    body = admin.client.get("/api/v1/policies/chat/da").json()
+    assert body["policy"] is None
+    assert body["explanation"]["reason"] == "EXPLORE"
+
+
+def test_a_pin_is_in_force_before_it_is_recorded_and_is_audited(admin: Admin) -> None:
+    response = admin.client.put(PIN_PATH, json=PIN, headers={"x-paceline-actor": "ada"})
+    assert response.status_code == 200
+    body = response.json()
+    assert body["pin"]["expires_at"] == 1_000.0 + 7_200.0
+    assert body["explanation"]["reason"] == "PINNED"
+    assert "ngram at 4 for code, 2h left, by ada: a trial" in [rung["note"] for rung in body["explanation"]["ladder"]]
+    assert admin.steering.calls == ["set_pin"]
+    assert admin.recorder.flush(DEADLINE_SECONDS)
+    assert admin.store.load_state(samples.MODEL).pins == admin.steering.snapshot.pins
+    (entry,) = admin.store.audit(10)
+    assert (entry.action, entry.actor, entry.reason) == ("pin", "ada", "a trial")
+
+
+def test_a_pin_for_every_language_holds_each_of_them_and_an_expired_one_none(admin: Admin) -> None:
+    admin.client.put("/api/v1/policies/code-edit/*/pin", json={"mode": "off", "reason": "slow", "expires_in": "30m"})
+    pinned = admin.client.get(POLICY_PATH).json()
+    assert (pinned["pin"]["language"], pinned["pin"]["drafter"], pinned["pin"]["block_length"]) == ("*", "none", 0)
+    assert pinned["explanation"]["reason"] == "PINNED"
+    admin.clock.advance(30 * 60.0)
+    assert admin.client.get(POLICY_PATH).json()["pin"] is None
+    assert admin.client.get("/api/v1/status").json()["pins"] == []
+
+
+def test_unpin_takes_the_pin_back_once(admin: Admin) -> None:
+    admin.client.put(PIN_PATH, json=PIN)
+    assert admin.client.delete(PIN_PATH, headers={"x-paceline-actor": "grace"}).json()["pin"] is None
+    assert "no pin for route 'code-edit'" in problem(admin.client.delete(PIN_PATH), 404)["detail"]
+    assert admin.recorder.flush(DEADLINE_SECONDS)
+    assert admin.store.load_state(samples.MODEL).pins == ()
+    assert [(entry.action, entry.actor) for entry in admin.store.audit(10)] == [("unpin", "grace"), ("pin", "unknown")]
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"reason": None}, "reason"),
+        ({"reason": "  "}, "reason"),
+        ({"expires_in": None}, "expires_in"),
+        ({"expires_in": "soon"}, "expires_in: 'soon' is not a duration above zero: write 90s, 30m, 2h or 1d"),
+        ({"expires_in": "0s"}, "'0s' is not a duration above zero"),
+        ({"drafter": "eagle"}, "drafter: use one of none, ngram"),
+        ({"drafter": None}, "give drafter and block_length, or mode: off"),
+        ({"block_length": -1}, "block_length: Input should be greater than or equal to 0"),
+        ({"block_length": 17}, "block_length: Input should be less than or equal to 16"),
+        ({"drafter": "none"}, "drafter 'none' proposes nothing"),
+        ({"mode": "off"}, "mode off goes alone"),
+        ({"mode": "on"}, "mode"),
+        ({"colour": "red"}, "colour: there is no such field"),
+        ({"reason": "refused"}, "drafter 'ngram' is unknown to this engine; use one of none"),
+    ],
+)
+def test_a_pin_that_cannot_be_is_a_problem_that_names_the_field(
+    admin: Admin, change: dict[str, Any], complaint: str
+) -> None:
+    body = {key: value for key, value in (PIN | change).items() if value is not None}
+    assert complaint in problem(admin.client.put(PIN_PATH, json=body), 422)["detail"]
+    assert admin.steering.snapshot.pins == ()
+
+
+def test_a_write_after_somebody_elses_is_refused_by_if_match(admin: Admin) -> None:
+    tag = admin.client.get(POLICY_PATH).headers["etag"]
+    first = admin.client.put(PIN_PATH, json=PIN, headers={"if-match": tag})
+    assert first.status_code == 200
+    stale = admin.client.put(PIN_PATH, json=PIN | {"block_length": 8}, headers={"if-match": tag})
+    assert "has changed since you read it" in problem(stale, 412)["detail"]
+    problem(admin.client.delete(PIN_PATH, headers={"if-match": tag}), 412)
+    assert admin.steering.snapshot.pins[0].block_length == 4
+    assert admin.client.delete(PIN_PATH, headers={"if-match": first.headers["etag"]}).status_code == 200
+    assert admin.client.put(PIN_PATH, json=PIN, headers={"if-match": "*"}).status_code == 200
+
+
+def test_the_kill_switch_is_in_force_at_once_and_can_be_taken_back(admin: Admin) -> None:
+    body = {"route": "*", "active": True, "reason": "an incident", "expires_in": "2h"}
+    killed = admin.client.post("/api/v1/kill-switch", json=body, headers={"x-paceline-actor": "ada"}).json()
+    assert killed["active"] is True
+    assert killed["in_force"][0]["expires_at"] == 1_000.0 + 7_200.0
+    assert admin.steering.calls == ["set_kill"]
+    assert admin.client.get(POLICY_PATH).json()["explanation"]["reason"] == "KILL_SWITCH"
+    cleared = admin.client.post("/api/v1/kill-switch", json={"route": "*", "active": False}).json()
+    assert cleared == {"route": "*", "active": False, "in_force": []}
+    again = admin.client.post("/api/v1/kill-switch", json={"route": "*", "active": False})
+    assert again.status_code == 200
+    assert admin.recorder.flush(DEADLINE_SECONDS)
+    assert [entry.action for entry in admin.store.audit(10)] == ["unkill", "kill"]
+    assert admin.store.load_state(samples.MODEL).kill_switches == ()
+
+
+def test_a_route_stays_killed_while_everything_is(admin: Admin) -> None:
+    admin.client.post("/api/v1/kill-switch", json={"route": "*", "active": True, "reason": "all"})
+    admin.client.post("/api/v1/kill-switch", json={"route": "chat", "active": True, "reason": "one"})
+    body = admin.client.post("/api/v1/kill-switch", json={"route": "chat", "active": False}).json()
+    assert body["active"] is True
+    assert [kill["route"] for kill in body["in_force"]] == ["*"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "complaint"),
+    [
+        ({"route": "*", "active": True}, 422, "give a reason"),
+        (
+            {"route": "nowhere", "active": True, "reason": "x"},
+            404,
+            "the routes are chat, code-edit, extract, other, story",
+        ),
+        ({"active": True, "reason": "x"}, 422, "route"),
+        ({"route": "*", "active": True, "reason": "x", "expires_in": "-1h"}, 422, "not a duration"),
+    ],
+)
+def test_a_kill_switch_that_cannot_be_is_a_problem(
+    admin: Admin, body: dict[str, Any], status: int, complaint: str
+) -> None:
+    assert complaint in problem(admin.client.post("/api/v1/kill-switch", json=body), status)["detail"]
+    assert admin.steering.calls == []
+
+
+def test_a_sampled_decision_comes_from_the_store_and_another_from_its_id(admin: Admin) -> None:
+    stats = samples.request_stats(1)
+    admin.recorder.record_decision(stats)
+    assert admin.recorder.flush(DEADLINE_SECONDS)
+    stored = admin.client.get(f"/api/v1/decisions/{stats.decision.decision_id}").json()
+    assert (stored["source"], stored["accepted"], stored["finish"]) == ("store", 28, "stop")
+    other = encode(DecisionFields(12, "ngram", 8, Reason.EXPLORE, "chat", "da", "5f3a09-1c"))
+    read = admin.client.get(f"/api/v1/decisions/{other}").json()
+    assert (read["source"], read["policy_version"], read["drafter"], read["cap"]) == ("id", 12, "ngram", 8)
+    assert (read["route"], read["language"], read["reason"]) == ("chat", "da", "EXPLORE")
+    assert read["sentence"] == REASON_SENTENCES[Reason.EXPLORE]
+    assert read["accepted"] is None
+    assert "decision id 'nonsense'" in problem(admin.client.get("/api/v1/decisions/nonsense"), 404)["detail"]
+
+
+def test_a_decision_is_read_from_its_id_while_the_database_is_gone(admin: Admin, tmp_path: Path) -> None:
+    assert admin.recorder.flush(DEADLINE_SECONDS)
+    (tmp_path / "paceline.db").unlink()
+    decision_id = encode(DecisionFields(1, "none", 0, Reason.ERROR, "chat", "und", "a-1"))
+    assert admin.client.get(f"/api/v1/decisions/{decision_id}").json()["source"] == "id"
+
+
+def test_ready_means_that_it_can_serve_whatever_the_database_does(admin: Admin, tmp_path: Path) -> None:
+    assert admin.recorder.flush(DEADLINE_SECONDS)
+    (tmp_path / "paceline.db").unlink()
+    admin.recorder.record_audit(samples.audit_entry())
+    assert not admin.recorder.flush(DEADLINE_SECONDS)
+    assert admin.client.get("/api/v1/status").json()["store"]["up"] is False
+    assert admin.client.get("/readyz").status_code == 200
+    admin.ready = False
+    problem(admin.client.get("/readyz"), 503)
+    assert admin.client.get("/livez").status_code == 200
+
+
+def test_metrics_are_what_the_renderer_gives(admin: Admin) -> None:
+    response = admin.client.get("/metrics")
+    assert response.text == "paceline_store_up 1.0\n"
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/nowhere", 404),
+        ("POST", "/api/v1/status", 405),
+        ("GET", "/api/v1/policies/nowhere/da", 404),
+        ("GET", "/api/v1/policies/chat/Danish", 422),
+        ("PUT", PIN_PATH, 422),
+    ],
+)
+def test_every_error_is_a_problem(admin: Admin, method: str, path: str, status: int) -> None:
+    problem(admin.client.request(method, path), status)
+
+
+def test_a_fault_of_our_own_is_a_problem_without_its_details(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a secret detail")
+
+    monkeypatch.setattr("tuner.api.views.policies_view", fail)
+    body = problem(admin.client.get("/api/v1/policies"), 500)
+    assert "secret" not in str(body)
+
+
+def test_bad_json_is_a_problem(admin: Admin) -> None:
+    response = admin.client.put(PIN_PATH, content=b"{", headers={"content-type": "application/json"})
+    problem(response, 422)
+
+
+def test_a_token_is_asked_for_everywhere_but_at_health_and_metrics(start: Start) -> None:
+    admin = start(Settings.model_validate({"admin": {"token": "hunter2"}}))
+    for headers in ({}, {"authorization": "Bearer hunter3"}, {"authorization": "Basic hunter2"}):
+        response = admin.client.get("/api/v1/status", headers=headers)
+        assert "admin.token" in problem(response, 401)["detail"]
+        assert response.headers["www-authenticate"] == "Bearer"
+    problem(admin.client.post("/api/v1/kill-switch", json={"route": "*", "active": False}), 401)
+    assert admin.client.get("/api/v1/status", headers={"authorization": "Bearer hunter2"}).status_code == 200
+    for path in ("/livez", "/readyz", "/metrics"):
+        assert admin.client.get(path).status_code == 200
+
+
+def test_the_deciding_rung_follows_the_ladder() -> None:
+    steering = ScriptedSteering(snapshot())
+    auto = RouteSettings()
+
+    def reason(configured: RouteSettings = auto, language: str = "code") -> Reason:
+        return explain(steering.snapshot, "code-edit", language, configured, 1_000.0).reason
+
+    assert reason(RouteSettings.model_validate({"mode": "off"})) is Reason.ROUTE_DEFAULT
+    assert reason() is Reason.LEARNED
+    steering.set_pin(samples.pin())
+    assert reason() is Reason.PINNED
+    assert reason(language="da") is Reason.EXPLORE
+    steering.open_plain_window()
+    assert reason() is Reason.SWITCHBACK
+    steering.set_kill(samples.kill_switch())
+    assert reason() is Reason.KILL_SWITCH
+
+
+def test_every_reason_has_a_sentence() -> None:
+    assert set(REASON_SENTENCES) == set(Reason)
+    assert all(sentence.endswith(".") for sentence in REASON_SENTENCES.values())
+
+
+def test_a_schedule_is_told_in_words() -> None:
+    policy: Policy = samples.policy(1)
+    assert policy.state is PolicyState.ON
+    assert schedule_words(policy.arm) == "ngram, K=8 at load 1-2, K=4 at load 3-8"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("30m", 1_800), ("2h", 7_200), ("1d", 86_400), ("1h30m", 5_400)]
+)
+def test_durations_are_read(text: str, seconds: int) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "2", "h", "2 h", "1m1h", "-1h", "1.5h", "٣h", "0h"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="write 90s, 30m, 2h or 1d"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0, "0s"), (59.6, "1m"), (7_199, "1h 59m"), (90_061, "1d 1h"), (-5, "0s")]
+)
+def test_a_length_of_time_is_told_in_two_units(seconds: float, words: str) -> None:
+    assert describe_duration(seconds) == words

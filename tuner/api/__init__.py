@@ -1,0 +1,1 @@
+"""The admin API: ``/api/v1``, health and metrics, on a port of its own."""

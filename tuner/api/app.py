@@ -1,0 +1,244 @@
+"""The admin application. Reading never touches the database, except for one sampled decision.
+
+A change is in force before it is recorded: steering first, then the recorder, which never waits for the store.
+"""
+
+import hmac
+import re
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from importlib.metadata import version as installed_version
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, FastAPI, Header, Path, Response
+from pydantic import AfterValidator
+
+from policies.decision_id import describe
+from policies.types import OTHER_ROUTE, KillSwitch, Pin
+from tuner.api import views
+from tuner.api.bodies import KillSwitchBody, PinBody
+from tuner.api.durations import parse_duration
+from tuner.api.problems import ProblemError, install
+from tuner.metrics import CONTENT_TYPE
+from tuner.recorder import Recorder
+from tuner.settings import RouteSettings, Settings
+from tuner.steering import Steering
+
+EVERY = "*"
+Route = Annotated[str, Path(max_length=64)]
+
+
+def known_language(name: str) -> str:
+    """`name`, if it can be a language. Raises ValueError with the remedy."""
+    if not re.fullmatch(r"\*|code|[a-z]{2,3}", name):
+        raise ValueError(f"{name!r} is no language: write a subtag such as da, or code, und, or * for all")
+    return name
+
+
+Language = Annotated[str, AfterValidator(known_language)]
+Actor = Annotated[str, Header(alias="x-paceline-actor", pattern=r"^[\w.@+-]{1,64}$")]
+"""Who does it, by their own word: it is written into the audit."""
+
+
+def create_admin_app(
+    steering: Steering,
+    recorder: Recorder,
+    metrics_render: Callable[[], Awaitable[bytes]],
+    readiness: Callable[[], bool],
+    settings: Settings,
+    clock: Callable[[], float] = time.time,
+) -> FastAPI:
+    """The application for the admin port.
+
+    Args:
+        steering: takes pins and kill switches, and gives the snapshot in force.
+        recorder: writes them down.
+        metrics_render: the body of ``/metrics``.
+        readiness: whether requests can be served; the database has no say in it.
+        settings: routes, modes and the admin token.
+        clock: Unix seconds.
+    """
+    app = FastAPI(title="Paceline admin", docs_url=None, redoc_url=None, openapi_url="/api/v1/openapi.json")
+    install(app)
+    api = _Api(steering, recorder, readiness, settings, clock)
+    app.include_router(api.router())
+
+    @app.get("/livez", summary="Whether the process answers")
+    async def livez() -> dict[str, str]:
+        return {"status": "alive"}
+
+    @app.get("/readyz", summary="Whether requests can be served")
+    async def readyz() -> dict[str, str]:
+        if not readiness():
+            raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, "The engine cannot serve now; the log says why.")
+        return {"status": "ready"}
+
+    @app.get("/metrics", summary="Prometheus metrics")
+    async def metrics() -> Response:
+        return Response(await metrics_render(), media_type=CONTENT_TYPE)
+
+    return app
+
+
+class _Api:
+    def __init__(
+        self,
+        steering: Steering,
+        recorder: Recorder,
+        readiness: Callable[[], bool],
+        settings: Settings,
+        clock: Callable[[], float],
+    ) -> None:
+        self._steering = steering
+        self._recorder = recorder
+        self._readiness = readiness
+        self._routes = {OTHER_ROUTE: RouteSettings()} | settings.routes
+        self._token = settings.admin.token
+        self._clock = clock
+        self._version = installed_version("paceline")
+        self._writes = threading.Lock()
+        """One write at a time, so that nothing changes between a look at If-Match and the change."""
+
+    def router(self) -> APIRouter:
+        router = APIRouter(prefix="/api/v1", dependencies=[Depends(self._authorise)])
+        router.add_api_route("/status", self.status, methods=["GET"])
+        router.add_api_route("/policies", self.policies, methods=["GET"])
+        router.add_api_route("/policies/{route}/{language}", self.policy, methods=["GET"])
+        router.add_api_route("/policies/{route}/{language}/pin", self.pin, methods=["PUT"])
+        router.add_api_route("/policies/{route}/{language}/pin", self.unpin, methods=["DELETE"])
+        router.add_api_route("/kill-switch", self.kill_switch, methods=["POST"])
+        router.add_api_route("/decisions/{decision_id}", self.decision, methods=["GET"])
+        return router
+
+    def status(self) -> views.StatusView:
+        """What is in force, in one page."""
+        store = views.StoreView(self._recorder.store_up, self._recorder.dropped)
+        return views.status_view(self._steering.snapshot, self._version, self._readiness(), store, self._clock())
+
+    def policies(self) -> views.PoliciesView:
+        """One line for each context that traffic has brought."""
+        return views.policies_view(self._steering.snapshot, self._routes, self._clock())
+
+    def policy(self, route: Route, language: Language, response: Response) -> views.PolicyView:
+        """The policy of a context: what is in force, why, and what could override it."""
+        view = self._view(route, language)
+        response.headers["etag"] = views.etag(view)
+        return view
+
+    def pin(
+        self,
+        route: Route,
+        language: Language,
+        body: PinBody,
+        response: Response,
+        actor: Actor = "unknown",
+        if_match: Annotated[str | None, Header()] = None,
+    ) -> views.PolicyView:
+        """Put a pin in force, at once."""
+        with self._writes:
+            self._check_match(route, language, if_match)
+            now = self._clock()
+            drafter, block_length = body.arm
+            pin = Pin(
+                route=route,
+                language=language,
+                drafter=drafter,
+                block_length=block_length,
+                reason=body.reason,
+                actor=actor,
+                created_at=now,
+                expires_at=now + parse_duration(body.expires_in),
+                exempt_from_switchback=body.exempt_from_switchback,
+            )
+            try:
+                self._steering.set_pin(pin)
+            except ValueError as error:
+                raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, f"{error}.") from error
+            self._recorder.record_pin(pin)
+        return self.policy(route, language, response)
+
+    def unpin(
+        self,
+        route: Route,
+        language: Language,
+        response: Response,
+        actor: Actor = "unknown",
+        if_match: Annotated[str | None, Header()] = None,
+    ) -> views.PolicyView:
+        """Take a pin back, at once."""
+        with self._writes:
+            self._check_match(route, language, if_match)
+            removed = self._steering.remove_pin(route, language)
+            if removed is None:
+                raise ProblemError(
+                    HTTPStatus.NOT_FOUND,
+                    f"There is no pin for route {route!r} and language {language!r}; /api/v1/status lists the pins.",
+                )
+            self._recorder.record_pin_removed(route, language, actor, f"took back: {removed.reason}")
+        return self.policy(route, language, response)
+
+    def kill_switch(self, body: KillSwitchBody, actor: Actor = "unknown") -> views.KillSwitchView:
+        """Switch speculation off for a route or everywhere, or on again; in force at once, and no If-Match needed."""
+        if body.route != EVERY:
+            self._configured(body.route)
+        with self._writes:
+            now = self._clock()
+            if body.active:
+                kill = KillSwitch(
+                    route=body.route,
+                    reason=body.reason or "",
+                    actor=actor,
+                    created_at=now,
+                    expires_at=None if body.expires_in is None else now + parse_duration(body.expires_in),
+                )
+                self._steering.set_kill(kill)
+                self._recorder.record_kill_switch(kill)
+            elif self._steering.clear_kill(body.route) is not None:
+                self._recorder.record_kill_cleared(body.route, actor, body.reason or "switched on again")
+            in_force = views.kills_in_force(self._steering.snapshot, now)
+        active = any(kill.route in (body.route, EVERY) for kill in in_force)
+        return views.KillSwitchView(body.route, active, in_force)
+
+    def decision(self, decision_id: Annotated[str, Path(max_length=512)]) -> views.DecisionView:
+        """One request's decision: from the store if it was sampled, else from its id."""
+        stored = self._recorder.find_decision(decision_id)
+        if stored is not None:
+            return views.stored_decision_view(stored)
+        try:
+            return views.read_decision_view(decision_id, describe(decision_id))
+        except ValueError as error:
+            raise ProblemError(HTTPStatus.NOT_FOUND, f"{error}.") from error
+
+    def _view(self, route: str, language: str) -> views.PolicyView:
+        return views.policy_view(self._steering.snapshot, route, language, self._configured(route), self._clock())
+
+    def _configured(self, route: str) -> RouteSettings:
+        if route not in self._routes:
+            raise ProblemError(
+                HTTPStatus.NOT_FOUND,
+                f"Route {route!r} is not configured; the routes are {', '.join(sorted(self._routes))}.",
+            )
+        return self._routes[route]
+
+    def _check_match(self, route: str, language: str, if_match: str | None) -> None:
+        current = views.etag(self._view(route, language))
+        if if_match is not None and if_match != "*" and current not in (tag.strip() for tag in if_match.split(",")):
+            raise ProblemError(
+                HTTPStatus.PRECONDITION_FAILED,
+                f"The policy of {route}/{language} has changed since you read it: GET it again and repeat.",
+                {"etag": current},
+            )
+
+    def _authorise(self, authorization: Annotated[str | None, Header()] = None) -> None:
+        if self._token is None:
+            return
+        scheme, _, given = (authorization or "").partition(" ")
+        expected = self._token.get_secret_value()
+        if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), expected.encode()):
+            raise ProblemError(
+                HTTPStatus.UNAUTHORIZED,
+                "Send the header Authorization: Bearer TOKEN with the token of the setting admin.token.",
+                {"www-authenticate": "Bearer"},
+            )

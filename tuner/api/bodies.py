@@ -1,0 +1,62 @@
+"""What the admin API takes."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from policies.types import PLAIN
+from tuner.api.durations import parse_duration
+from tuner.settings import BlockLength, Drafter
+
+Duration = Annotated[str, AfterValidator(lambda text: f"{parse_duration(text)}s")]
+"""Kept as seconds, e.g. ``7200s``."""
+ReasonText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PinBody(_Body):
+    """``PUT .../pin``: a drafter with a block length, or ``mode: off``."""
+
+    drafter: Drafter | None = None
+    block_length: BlockLength | None = None
+    mode: Literal["off"] | None = None
+    reason: ReasonText
+    expires_in: Duration
+    exempt_from_switchback: bool = False
+
+    @model_validator(mode="after")
+    def _one_way_of_saying_it(self) -> Self:
+        if self.mode == "off":
+            if self.drafter is not None or self.block_length is not None:
+                raise ValueError("mode off goes alone: leave out drafter and block_length")
+        elif self.drafter is None or self.block_length is None:
+            raise ValueError("give drafter and block_length, or mode: off")
+        elif self.drafter == PLAIN and self.block_length:
+            raise ValueError(f"drafter {PLAIN!r} proposes nothing: give block_length 0, or another drafter")
+        return self
+
+    @property
+    def arm(self) -> tuple[str, int]:
+        """(drafter, block length) of the pin."""
+        if self.drafter is None or not self.block_length:
+            return PLAIN, 0
+        return self.drafter, self.block_length
+
+
+class KillSwitchBody(_Body):
+    """``POST /api/v1/kill-switch``."""
+
+    route: Annotated[str, Field(min_length=1)]
+    """A route, or ``*`` for all."""
+    active: bool
+    reason: ReasonText | None = None
+    expires_in: Duration | None = None
+
+    @model_validator(mode="after")
+    def _reason_to_switch_off(self) -> Self:
+        if self.active and self.reason is None:
+            raise ValueError("give a reason for switching speculation off")
+        return self

@@ -1,0 +1,209 @@
+"""Why a context or a request is served as it is, in words: the ladder, the reason, the evidence."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from policies.ladder import Resolution, Situation, kill_for, pin_for, resolve
+from policies.types import MAX_BLOCK_LENGTH, PLAIN, Arm, Evidence, KillSwitch, Mode, Pin, Policy, PolicyState, Reason
+from tuner.api.durations import describe_duration
+from tuner.settings import DRAFTERS, RouteSettings
+from tuner.snapshot import PolicySnapshot
+
+REASON_SENTENCES = {
+    Reason.KILL_SWITCH: "A kill switch holds speculation off.",
+    Reason.PINNED: "An operator pinned the drafter and the block length.",
+    Reason.GUARDRAIL_LATENCY: "A guardrail on time per output token tripped.",
+    Reason.GUARDRAIL_TTFT: "A guardrail on the time to the first token tripped.",
+    Reason.GUARDRAIL_ERRORS: "A guardrail on errors tripped.",
+    Reason.GUARDRAIL_VALIDITY: "A guardrail on the validity of outputs tripped.",
+    Reason.GUARDRAIL_MEMORY: "A guardrail on memory tripped.",
+    Reason.CLIENT_OPT_OUT: "The client asked for no speculation.",
+    Reason.FREEZE: "An operator froze the policy as it was.",
+    Reason.SWITCHBACK: "A switchback window runs the whole engine plain, to measure the baseline.",
+    Reason.EXPLORE: "Too little is known here yet, so speculation is tried and watched.",
+    Reason.CANARY: "The request was drawn for the share that tries the learned policy.",
+    Reason.LEARNED: "Learned from the acceptance and the cost that were measured here.",
+    Reason.ROUTE_DEFAULT: "The route's own configuration decides.",
+    Reason.ENGINE_DEFAULT: "Nothing else decides, so the engine's default serves: plain.",
+    Reason.FEATURE_UNSUPPORTED: "The request asks for something that no drafter may be combined with.",
+    Reason.SHORT_OUTPUT: "The output is too short for speculation to pay.",
+    Reason.TELEMETRY_MISSING: "Without telemetry nothing is claimed, so nothing is changed.",
+    Reason.STALE_POLICY: "The policy is too old to be trusted.",
+    Reason.STORE_UNAVAILABLE: "The store could not be read.",
+    Reason.ERROR: "The decision failed, so the request was served plain.",
+}
+"""Every `Reason` in a sentence."""
+
+LADDER = (
+    "kill switch",
+    "switchback",
+    "pin",
+    "guardrail",
+    "client opt-out",
+    "freeze",
+    "learned",
+    "route default",
+    "engine default",
+)
+"""The rungs, from the strongest."""
+
+_RUNG_OF_REASON = {
+    Reason.KILL_SWITCH: "kill switch",
+    Reason.SWITCHBACK: "switchback",
+    Reason.PINNED: "pin",
+    Reason.CLIENT_OPT_OUT: "client opt-out",
+    Reason.FREEZE: "freeze",
+    Reason.ROUTE_DEFAULT: "route default",
+    Reason.ENGINE_DEFAULT: "engine default",
+} | {reason: "guardrail" for reason in Reason if reason.name.startswith("GUARDRAIL_")}
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One rung of the ladder for one context."""
+
+    name: str
+    standing: str
+    """``decides``, ``above`` (would override, does not apply now) or ``below`` (overridden)."""
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Everything that `paceline explain` prints."""
+
+    drafter: str
+    """Of the deciding rung, for a request that comes now and does not opt out."""
+    forced: bool
+    """Whether cycles use the block length as it stands instead of weighing it."""
+    reason: Reason
+    sentence: str
+    ladder: tuple[Rung, ...]
+    evidence: tuple[str, ...]
+    """Sentences, in the order in which people read them."""
+
+
+def explain(snapshot: PolicySnapshot, route: str, language: str, configured: RouteSettings, now: float) -> Explanation:
+    """The ladder for a request of (`route`, `language`) that comes at `now` (Unix seconds)."""
+    policy = snapshot.policies.get((route, language))
+    pin = pin_for(snapshot.pins, route, language, now)
+    kill = kill_for(snapshot.kill_switches, route, now)
+    arm = configured.default_arm
+    situation = Situation(
+        killed=kill is not None,
+        switchback=snapshot.cycle_policy.window.plain,
+        pin=pin,
+        mode=configured.mode,
+        learned=policy,
+        learned_cap=MAX_BLOCK_LENGTH,
+        explored_drafter=next(name for name in DRAFTERS if name != PLAIN),
+        route_default=None if arm is None else Arm.fixed(arm.drafter, arm.block_length),
+    )
+    resolution = resolve(situation)
+    return Explanation(
+        drafter=resolution.drafter,
+        forced=resolution.forced,
+        reason=resolution.reason,
+        sentence=REASON_SENTENCES[resolution.reason],
+        ladder=_rungs(resolution, situation, policy, pin, kill, configured, now),
+        evidence=() if policy is None else tuple(_evidence_sentences(policy.evidence)),
+    )
+
+
+def _rungs(
+    resolution: Resolution,
+    situation: Situation,
+    policy: Policy | None,
+    pin: Pin | None,
+    kill: KillSwitch | None,
+    configured: RouteSettings,
+    now: float,
+) -> tuple[Rung, ...]:
+    notes = {
+        "kill switch": _kill_note(kill, now),
+        "switchback": "a plain window is open" if situation.switchback else "no plain window is open",
+        "pin": _pin_note(pin, now),
+        "guardrail": "none tripped",
+        "client opt-out": "a request may send x-paceline-mode: off",
+        "freeze": "not frozen",
+        "learned": _learned_note(policy, configured.mode),
+        "route default": _route_note(configured),
+        "engine default": "plain",
+    }
+    decides = LADDER.index(_RUNG_OF_REASON.get(resolution.reason, "learned"))
+    standings = ["above" if place < decides else "below" for place in range(len(LADDER))]
+    standings[decides] = "decides"
+    return tuple(Rung(name, standing, notes[name]) for name, standing in zip(LADDER, standings, strict=True))
+
+
+def _kill_note(kill: KillSwitch | None, now: float) -> str:
+    if kill is None:
+        return "off; `paceline off` switches it on"
+    until = "until it is taken back" if kill.expires_at is None else f"for {describe_duration(kill.expires_at - now)}"
+    where = "everywhere" if kill.route == "*" else "on this route"
+    return f"on {where} {until}, by {kill.actor}: {kill.reason}"
+
+
+def _pin_note(pin: Pin | None, now: float) -> str:
+    if pin is None:
+        return "none; `paceline pin` sets one"
+    arm = "plain" if pin.block_length == 0 else f"{pin.drafter} at {pin.block_length}"
+    left = describe_duration(pin.expires_at - now)
+    languages = "every language" if pin.language == "*" else pin.language
+    return f"{arm} for {languages}, {left} left, by {pin.actor}: {pin.reason}"
+
+
+def _learned_note(policy: Policy | None, mode: Mode) -> str:
+    if mode not in (Mode.AUTO, Mode.CANARY):
+        return f"the route's mode is {mode.value}, so what is learned is not used"
+    if policy is None:
+        return "no traffic seen yet"
+    if policy.state is PolicyState.LEARNING:
+        return f"still learning (version {policy.version})"
+    return f"{schedule_words(policy.arm)} (version {policy.version})"
+
+
+def _route_note(configured: RouteSettings) -> str:
+    arm = configured.default_arm
+    if configured.mode is Mode.OFF:
+        return "mode off: plain"
+    if arm is None:
+        return "none configured"
+    return "plain" if arm.block_length == 0 else f"{arm.drafter} at {arm.block_length}"
+
+
+def schedule_words(arm: Arm) -> str:
+    """An arm in words, e.g. ``ngram, K=8 at load 1-2, K=4 at load 3-8``."""
+    if arm.cap == 0:
+        return "plain at every load"
+    steps = [
+        f"K={step.block_length} at load {step.load_low}"
+        + ("" if step.load_high == step.load_low else f"-{step.load_high}")
+        for step in arm.schedule
+    ]
+    return f"{arm.drafter}, {', '.join(steps)}"
+
+
+def _evidence_sentences(evidence: Evidence) -> list[str]:
+    sentences = [f"Seen: {evidence.requests} requests and {evidence.cycles} cycles."]
+    if evidence.survival:
+        kept = ", ".join(f"{length}: {share:.0%}" for length, share in _thinned(evidence.survival))
+        sentences.append(f"Blocks of which at least so many drafted tokens are kept: {kept}.")
+    if evidence.predicted_speedup:
+        gains = ", ".join(f"{gain - 1.0:+.0%} at load {load}" for load, gain in evidence.predicted_speedup)
+        sentences.append(f"Predicted gain over plain: {gains}.")
+    if evidence.speedup is None:
+        sentences.append("Measured speedup: unknown, plain windows have not met this context often enough.")
+    else:
+        found = evidence.speedup
+        sentences.append(
+            f"Measured: {found.estimate:.2f}x plain, 95 % interval {found.low:.2f} to {found.high:.2f}; seconds per "
+            "token of measured plain over those served, at equal load and not at equal arrivals."
+        )
+    if evidence.note:
+        sentences.append(evidence.note)
+    return sentences
+
+
+def _thinned(survival: Sequence[float]) -> list[tuple[int, float]]:
+    return [(length, survival[length - 1]) for length in (1, 2, 3, 4, 6, 8, 12, 16) if length <= len(survival)]

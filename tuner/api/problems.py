@@ -1,0 +1,78 @@
+"""Every error as an RFC 9457 problem: ``application/problem+json`` with one sentence that says what to do."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+log = logging.getLogger(__name__)
+
+
+class ProblemError(Exception):
+    """Ends a request with a problem."""
+
+    def __init__(self, status: HTTPStatus, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = headers
+
+
+def install(app: FastAPI) -> None:
+    """Let `app` answer with problems only."""
+    app.add_exception_handler(ProblemError, _on_problem)
+    app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_exception_handler(Exception, _on_fault)
+
+
+async def _on_problem(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ProblemError)
+    return _problem(request, error.status, error.detail, headers=error.headers)
+
+
+async def _on_http(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    detail = f"{request.method} {request.url.path}: {error.detail}."
+    return _problem(request, HTTPStatus(error.status_code), detail, headers=error.headers)
+
+
+async def _on_invalid(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    faults: list[dict[str, str]] = []
+    for fault in error.errors():
+        field = ".".join(str(part) for part in fault["loc"][1:]) or str(fault["loc"][0])
+        message = str(fault.get("ctx", {}).get("error") or fault["msg"])
+        if fault["type"] == "extra_forbidden":
+            message = "there is no such field"
+        faults.append({"field": field, "message": message})
+    detail = "; ".join(f"{fault['field']}: {fault['message']}" for fault in faults) + "."
+    return _problem(request, HTTPStatus.UNPROCESSABLE_ENTITY, detail, errors=faults)
+
+
+async def _on_fault(request: Request, error: Exception) -> JSONResponse:
+    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return _problem(request, HTTPStatus.INTERNAL_SERVER_ERROR, "The server made an error; its log says more.")
+
+
+def _problem(
+    request: Request,
+    status: HTTPStatus,
+    detail: str,
+    headers: Mapping[str, str] | None = None,
+    errors: Sequence[Mapping[str, str]] = (),
+) -> JSONResponse:
+    body: dict[str, object] = {
+        "type": "about:blank",
+        "title": status.phrase,
+        "status": status.value,
+        "detail": detail,
+        "instance": request.url.path,
+    }
+    if errors:
+        body["errors"] = list(errors)
+    return JSONResponse(body, status.value, headers, media_type="application/problem+json")

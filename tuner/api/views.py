@@ -1,0 +1,232 @@
+"""What the admin API answers with. Shapes are an interface: fields are added, never renamed."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from policies.decision_id import DecisionFields
+from policies.ladder import kill_for, pin_for
+from policies.records import SampledDecision
+from policies.types import KillSwitch, LoadStep, Mode, Pin, Policy, PolicyState, Reason
+from tuner.api.explain import REASON_SENTENCES, Explanation, explain
+from tuner.settings import RouteSettings
+from tuner.snapshot import BaselineCell, PolicySnapshot, Throughput
+
+
+@dataclass(frozen=True, slots=True)
+class StoreView:
+    """The SQL store."""
+
+    up: bool
+    dropped: int
+
+
+@dataclass(frozen=True, slots=True)
+class StatusView:
+    """``GET /api/v1/status``."""
+
+    version: str
+    model: str | None
+    """None until the first context was seen."""
+    ready: bool
+    store: StoreView
+    snapshot_version: int
+    snapshot_at: float
+    policies: Mapping[PolicyState, int]
+    """How many contexts are in each state."""
+    requests: int
+    looped_requests: int
+    plain_window: bool
+    switchback_share: float
+    throughput: Throughput
+    baseline: tuple[BaselineCell, ...]
+    cost_error: float | None
+    pins: tuple[Pin, ...]
+    kill_switches: tuple[KillSwitch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySummary:
+    """One line of ``GET /api/v1/policies``."""
+
+    route: str
+    language: str
+    mode: Mode
+    state: PolicyState
+    reason: Reason
+    version: int
+    drafter: str
+    schedule: tuple[LoadStep, ...]
+    speedup: float | None
+    speedup_low: float | None
+    speedup_high: float | None
+    pinned: bool
+    requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoliciesView:
+    """``GET /api/v1/policies``."""
+
+    policies: tuple[PolicySummary, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyView:
+    """``GET /api/v1/policies/{route}/{language}``."""
+
+    route: str
+    language: str
+    mode: Mode
+    policy: Policy | None
+    """None before the first traffic."""
+    pin: Pin | None
+    """The pin in force; its language may be ``*``."""
+    kill_switch: KillSwitch | None
+    explanation: Explanation
+
+
+@dataclass(frozen=True, slots=True)
+class KillSwitchView:
+    """``POST /api/v1/kill-switch``."""
+
+    route: str
+    active: bool
+    in_force: tuple[KillSwitch, ...]
+    """Every kill switch that is on now; the one for ``*`` holds every route."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionView:
+    """``GET /api/v1/decisions/{id}``; the counts are null for a decision that was not sampled."""
+
+    decision_id: str
+    source: str
+    """``store``, or ``id`` when everything here was read from the id."""
+    route: str
+    language: str
+    drafter: str
+    cap: int
+    reason: Reason
+    sentence: str
+    policy_version: int
+    finish: str | None = None
+    output_tokens: int | None = None
+    proposed: int | None = None
+    verified: int | None = None
+    accepted: int | None = None
+    ttft_seconds: float | None = None
+    tpot_seconds: float | None = None
+
+
+def status_view(snapshot: PolicySnapshot, version: str, ready: bool, store: StoreView, now: float) -> StatusView:
+    """What is in force, in one page."""
+    policies = snapshot.policies.values()
+    return StatusView(
+        version=version,
+        model=next((policy.context.model for policy in policies), None),
+        ready=ready,
+        store=store,
+        snapshot_version=snapshot.version,
+        snapshot_at=snapshot.created_at,
+        policies=Counter(policy.state for policy in policies),
+        requests=sum(snapshot.requests.values()),
+        looped_requests=snapshot.looped_requests,
+        plain_window=snapshot.cycle_policy.window.plain,
+        switchback_share=snapshot.switchback_share,
+        throughput=snapshot.throughput,
+        baseline=snapshot.baseline,
+        cost_error=snapshot.cost_error,
+        pins=tuple(pin for pin in snapshot.pins if pin.expires_at > now),
+        kill_switches=kills_in_force(snapshot, now),
+    )
+
+
+def kills_in_force(snapshot: PolicySnapshot, now: float) -> tuple[KillSwitch, ...]:
+    """The kill switches that have not expired."""
+    return tuple(kill for kill in snapshot.kill_switches if kill.expires_at is None or kill.expires_at > now)
+
+
+def policies_view(snapshot: PolicySnapshot, routes: Mapping[str, RouteSettings], now: float) -> PoliciesView:
+    """One line for each context that traffic has brought."""
+    lines = []
+    for (route, language), policy in sorted(snapshot.policies.items()):
+        speedup = policy.evidence.speedup
+        lines.append(
+            PolicySummary(
+                route=route,
+                language=language,
+                mode=routes.get(route, RouteSettings()).mode,
+                state=policy.state,
+                reason=policy.reason,
+                version=policy.version,
+                drafter=policy.arm.drafter,
+                schedule=policy.arm.schedule,
+                speedup=None if speedup is None else speedup.estimate,
+                speedup_low=None if speedup is None else speedup.low,
+                speedup_high=None if speedup is None else speedup.high,
+                pinned=pin_for(snapshot.pins, route, language, now) is not None,
+                requests=snapshot.requests.get((route, language), 0),
+            )
+        )
+    return PoliciesView(tuple(lines))
+
+
+def policy_view(
+    snapshot: PolicySnapshot, route: str, language: str, configured: RouteSettings, now: float
+) -> PolicyView:
+    """A context's policy with its explanation."""
+    return PolicyView(
+        route=route,
+        language=language,
+        mode=configured.mode,
+        policy=snapshot.policies.get((route, language)),
+        pin=pin_for(snapshot.pins, route, language, now),
+        kill_switch=kill_for(snapshot.kill_switches, route, now),
+        explanation=explain(snapshot, route, language, configured, now),
+    )
+
+
+def etag(view: PolicyView) -> str:
+    """Changes with what a write could have been based on: the policy's version, the pin, the kill switch."""
+    version = None if view.policy is None else (view.policy.version, view.policy.created_at)
+    return f'"{hashlib.sha256(repr((version, view.pin, view.kill_switch)).encode()).hexdigest()[:16]}"'
+
+
+def stored_decision_view(sampled: SampledDecision) -> DecisionView:
+    """A decision that was sampled, with what became of its request."""
+    decision = sampled.decision
+    return DecisionView(
+        decision_id=decision.decision_id,
+        source="store",
+        route=decision.context.route,
+        language=decision.context.language,
+        drafter=decision.drafter,
+        cap=decision.cap,
+        reason=decision.reason,
+        sentence=REASON_SENTENCES[decision.reason],
+        policy_version=decision.policy_version,
+        finish=sampled.finish,
+        output_tokens=sampled.output_tokens,
+        proposed=sampled.proposed,
+        verified=sampled.verified,
+        accepted=sampled.accepted,
+        ttft_seconds=sampled.ttft_seconds,
+        tpot_seconds=sampled.tpot_seconds,
+    )
+
+
+def read_decision_view(decision_id: str, fields: DecisionFields) -> DecisionView:
+    """A decision that was not sampled, from its id."""
+    return DecisionView(
+        decision_id=decision_id,
+        source="id",
+        route=fields.route,
+        language=fields.language,
+        drafter=fields.drafter,
+        cap=fields.cap,
+        reason=fields.reason,
+        sentence=REASON_SENTENCES[fields.reason],
+        policy_version=fields.policy_version,
+    )
