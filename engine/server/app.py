@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -16,7 +17,7 @@ from starlette.requests import ClientDisconnect
 from engine.messages import Submit
 from engine.server import errors
 from engine.server.answers import AnswerShape, Choice, Usage
-from engine.server.context import LanguageDetector, last_user_turn, request_features
+from engine.server.context import LanguageDetector, request_features
 from engine.server.errors import ApiError, unavailable
 from engine.server.headers import RequestIdMiddleware, decision_headers, read_steering
 from engine.server.resolve import Resolver
@@ -116,8 +117,8 @@ class _Server:
         received_at = self._clock()
         parsed = parse_chat(await _json(request), self._options.model, self._client.info.vocabulary)
         prompt = await self._encode_chat(parsed)
-        text = last_user_turn(parsed.messages)
-        prepared = self._prepare(request, received_at, parsed.fields, [prompt], text, "messages")
+        language = partial(self._detector.detect_chat, parsed.messages)
+        prepared = self._prepare(request, received_at, parsed.fields, [prompt], language, "messages")
         return await self._answer(request, prepared, parsed.fields, chat=True)
 
     async def completions(self, request: Request) -> Response:
@@ -125,7 +126,8 @@ class _Server:
         parsed = parse_completion(await _json(request), self._options.model, self._client.info.vocabulary)
         prompts = await self._encode_prompts(parsed)
         text = "\n".join(prompt for prompt in parsed.prompts if isinstance(prompt, str))
-        prepared = self._prepare(request, received_at, parsed.fields, prompts, text, "prompt")
+        language = partial(self._detector.detect, text)
+        prepared = self._prepare(request, received_at, parsed.fields, prompts, language, "prompt")
         return await self._answer(request, prepared, parsed.fields, chat=False)
 
     async def _encode_chat(self, parsed: ChatRequest) -> list[int]:
@@ -149,10 +151,13 @@ class _Server:
         received_at: float,
         fields: SamplingFields,
         prompts: list[list[int]],
-        text: str,
+        detect: Callable[[], str],
         field: str,
     ) -> _Prepared:
-        """Resolve the decision and lay out the sequences. Raises `ApiError`; nothing has been submitted yet."""
+        """Resolve the decision and lay out the sequences. Raises `ApiError`; nothing has been submitted yet.
+
+        `detect` gives the language where the client did not name it.
+        """
         steering = read_steering(request.headers, self._options.routes, self._options.trust_headers)
         limit = self._options.context_limit
         longest = max(len(prompt) for prompt in prompts)
@@ -166,7 +171,7 @@ class _Server:
         if not self._client.alive:
             raise unavailable("The engine is not running; send the request again later.")
         rooms = [min(fields.max_tokens or limit, limit - len(prompt)) for prompt in prompts]
-        language = steering.language or self._detector.detect(text)
+        language = steering.language or detect()
         context = Context(self._options.model, steering.route, language)
         features = [
             request_features(fields.temperature, len(prompt), room, steering.opt_out)

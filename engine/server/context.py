@@ -76,11 +76,9 @@ class LanguageDetector:
 
     def detect(self, text: str) -> str:
         """Language of `text`: a subtag of `LANGUAGES`, ``code`` where code dominates, ``und`` when unsure."""
-        text = text[:_SCANNED_CHARACTERS]
-        prose = strip_fences(text)
-        if len(text) - len(prose) > len(text) / 2 or _reads_as_code(prose):
+        if _is_code(text):
             return CODE
-        sample = prose.strip()[:_READ_CHARACTERS]
+        sample = strip_fences(text[:_SCANNED_CHARACTERS]).strip()[:_READ_CHARACTERS]
         letters = sum(character.isalpha() for character in sample)
         if letters < _MIN_LETTERS and len(_IDEOGRAPH.findall(sample)) < _MIN_IDEOGRAPHS:
             return UNDETERMINED
@@ -93,6 +91,14 @@ class LanguageDetector:
         language = str(found[0]["lang"])
         return language if sure and language in LANGUAGES else UNDETERMINED
 
+    def detect_chat(self, messages: Sequence[Message]) -> str:
+        """Language of the last user turn; ``code`` as well where it follows an answer that was code, since such a
+        turn most often asks, in prose, for a change to it."""
+        answers = [message.content for message in messages if message.role == "assistant"]
+        if answers and _is_code(answers[-1]):
+            return CODE
+        return self.detect(last_user_turn(messages))
+
     def detect_output(self, text: str) -> str:
         """Language of the first words of an answer; ``und`` for JSON, whose keys say nothing of its language."""
         return UNDETERMINED if _JSON_START.match(text) else self.detect(text)
@@ -101,6 +107,13 @@ class LanguageDetector:
 def strip_fences(text: str) -> str:
     """`text` without its fenced blocks; a fence that is still open reaches to the end."""
     return _FENCE.sub("", text)
+
+
+def _is_code(text: str) -> bool:
+    """Whether most of `text` is fenced, or reads as a program without a fence."""
+    text = text[:_SCANNED_CHARACTERS]
+    prose = strip_fences(text)
+    return len(text) - len(prose) > len(text) / 2 or _reads_as_code(prose)
 
 
 def _reads_as_code(prose: str) -> bool:

