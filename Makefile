@@ -38,6 +38,7 @@ bench: $(INSTALLED) ## arms against each other in one process
 
 docs: $(INSTALLED) ## make the dashboard and the tables of the README again from the code
 	@$(VENV)/bin/python -m dashboards
+	@$(VENV)/bin/python -m tests.documentation
 
 clean: ## remove the virtual environment and every cache; keeps the model and the database
 	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,233 @@
+"""The README's tables, made from the code. `make docs` writes them between their markers, and a test compares.
+
+A table called NAME stands between the lines ``<!-- NAME -->`` and ``<!-- /NAME -->``.
+"""
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import typer
+from fastapi import FastAPI
+from typer.core import TyperGroup
+
+from engine.server.app import ServerOptions, create_app
+from policies import FixedPolicy, Reason
+from policies.testing import ListSink
+from tests.tuner.telemetry_examples import INFO
+from tuner.api.app import create_admin_app
+from tuner.api.explain import REASON_SENTENCES
+from tuner.cli import app as command_line
+from tuner.metrics import METRICS
+from tuner.settings import Settings, setting_rows
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+
+RESERVED = frozenset(
+    {
+        Reason.GUARDRAIL_LATENCY,
+        Reason.GUARDRAIL_TTFT,
+        Reason.GUARDRAIL_ERRORS,
+        Reason.GUARDRAIL_VALIDITY,
+        Reason.GUARDRAIL_MEMORY,
+        Reason.FREEZE,
+        Reason.FEATURE_UNSUPPORTED,
+        Reason.SHORT_OUTPUT,
+        Reason.TELEMETRY_MISSING,
+        Reason.STALE_POLICY,
+        Reason.STORE_UNAVAILABLE,
+    }
+)
+"""Reasons of the finite list that nothing gives yet; the README says so beside them."""
+
+DATA_PATHS = {
+    "/v1/chat/completions": "OpenAI's chat completions, streaming and not",
+    "/v1/completions": "OpenAI's completions, streaming and not",
+    "/v1/models": "The model that is served, as a list",
+    "/v1/models/{model}": "The model that is served",
+}
+
+
+def metrics_table() -> str:
+    """Every metric with its labels, its meaning and what to do about it."""
+    rows = [
+        (f"`{metric.name}`", metric.kind, ", ".join(metric.labels), metric.meaning, metric.action)
+        for metric in METRICS.values()
+    ]
+    return markdown(("Metric", "Type", "Labels", "Meaning", "What to do about it"), rows)
+
+
+def settings_table() -> str:
+    """Every setting with its variable, default and help."""
+    rows = []
+    for row in setting_rows():
+        default = f"`{row.default}`" if row.default else ""
+        rows.append((f"`{row.name}`", f"`{row.env}`", default, row.help))
+    return markdown(("Setting", "Environment", "Default", "Meaning"), rows)
+
+
+def reasons_table() -> str:
+    """Every reason of a decision."""
+    rows = [
+        (f"`{reason}`", REASON_SENTENCES[reason] + (" Reserved: nothing gives it yet." if reason in RESERVED else ""))
+        for reason in Reason
+    ]
+    return markdown(("Reason", "Meaning"), rows)
+
+
+def routes_table() -> str:
+    """Every route of the data path and of the admin port."""
+    rows = [("data", method, f"`{path}`", DATA_PATHS[path]) for method, path, _ in routes(data_app())]
+    rows += [("admin", method, f"`{path}`", summary) for method, path, summary in routes(admin_app())]
+    return markdown(("Port", "Method", "Path", "What it does"), rows)
+
+
+def commands_table() -> str:
+    """Every command with the first sentence of its help."""
+    return markdown(("Command", "What it does"), [(f"`paceline {name}`", text) for name, text in commands().items()])
+
+
+def routes(app: FastAPI) -> list[tuple[str, str, str]]:
+    """(method, path, first paragraph of its description) of each route, in the order of the application."""
+    return [
+        (method.upper(), path, _summary(operation))
+        for path, operations in app.openapi()["paths"].items()
+        for method, operation in operations.items()
+    ]
+
+
+def _summary(operation: Mapping[str, Any]) -> str:
+    text = operation.get("description") or operation["summary"]
+    return " ".join(text.split("\n\n")[0].split()).rstrip(".")
+
+
+def data_app() -> FastAPI:
+    """The data path, built over nothing that could answer: only its routes are read."""
+    nothing = cast(Any, SimpleNamespace(info=INFO, token_bytes=()))
+    options = ServerOptions(INFO.model, frozenset(), INFO.context_limit)
+    return create_app(nothing, nothing, FixedPolicy(), ListSink(), options)
+
+
+def admin_app() -> FastAPI:
+    """The admin application, built over nothing that could answer: only its routes are read."""
+    nothing = cast(Any, None)
+    return create_admin_app(nothing, nothing, nothing, nothing, Settings())
+
+
+def commands() -> dict[str, str]:
+    """The first sentence of each command's help, by its name; a group's commands carry the group's name."""
+    root = typer.main.get_command(command_line)
+    return dict(_walk(root, ""))
+
+
+def _walk(command: Any, prefix: str) -> Iterator[tuple[str, str]]:
+    if not isinstance(command, TyperGroup):
+        yield prefix, re.split(r"(?<=\.)\s", " ".join((command.help or "").split()))[0]
+        return
+    for name, child in command.commands.items():
+        yield from _walk(child, f"{prefix} {name}".strip())
+
+
+def rooms_table() -> str:
+    """Every room with the first sentence of its package's docstring."""
+    return markdown(("Folder", "What it owns"), [(f"`{room}/`", text) for room, text in rooms(ROOT).items()])
+
+
+def rooms(root: Path) -> dict[str, str]:
+    """The first sentence of each top-level package, and the tests."""
+    found = {}
+    for package in sorted(root.glob("*/__init__.py")):
+        docstring = ast.get_docstring(ast.parse(package.read_text(encoding="utf-8"))) or ""
+        found[package.parent.name] = re.split(r"(?<=\.)\s", " ".join(docstring.split()))[0]
+    return found | {"tests": "Mirrors the rooms."}
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; bars inside a cell are escaped."""
+    lines = [list(header), ["---"] * len(header), *(list(row) for row in rows)]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
+
+
+def rewritten(text: str, tables: Mapping[str, Callable[[], str]]) -> str:
+    """`text` with each table made again. Raises ValueError for a table without its markers."""
+    for name, make in tables.items():
+        opening, closing = f"<!-- {name} -->", f"<!-- /{name} -->"
+        if text.count(opening) != 1 or text.count(closing) != 1:
+            raise ValueError(f"the text needs one line {opening} and one line {closing} after it")
+        before, rest = text.split(opening)
+        after = rest.split(closing)[1]
+        text = f"{before}{opening}\n{make()}{closing}{after}"
+    return text
+
+
+def code_lines(text: str) -> Iterator[str]:
+    """Every line of a fenced block and every inline code span: what a reader may type."""
+    fenced = re.findall(r"^```[a-z]*\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    for block in fenced:
+        for line in block.replace("\\\n", " ").splitlines():
+            yield line.strip().removeprefix("$ ")
+    without = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    yield from re.findall(r"`([^`\n]+)`", without)
+
+
+def unknown_targets(text: str, makefile: str) -> list[str]:
+    """Targets that the text tells to make and that the Makefile does not have."""
+    known = set(re.findall(r"^([a-z][a-z-]*):", makefile, flags=re.MULTILINE))
+    told = {
+        word
+        for line in code_lines(text)
+        if (match := re.match(r"make((?: [a-z][a-z-]*)+)", line))
+        for word in match[1].split()
+    }
+    return sorted(told - known)
+
+
+def unknown_commands(text: str, commands: set[str]) -> list[str]:
+    """``paceline X`` that the text names and that the command line does not have. `commands` has subcommands with
+    their group, e.g. ``model fetch``."""
+    groups = {command.split()[0] for command in commands if " " in command}
+    unknown = set()
+    for line in code_lines(text):
+        for match in re.finditer(r"(?:^|[\s/])paceline ([a-z][a-z-]*)(?: ([a-z][a-z-]*))?", line):
+            told = f"{match[1]} {match[2]}" if match[1] in groups and match[2] else match[1]
+            if told not in commands | groups:
+                unknown.add(told)
+    return sorted(unknown)
+
+
+def broken_links(path: Path, root: Path) -> list[str]:
+    """Links of a Markdown file to files that are not there, or to headings that no file has."""
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (path.parent / name).resolve() if name else path
+        there = file.is_relative_to(root) and file.exists()
+        if not there or (anchor and anchor not in anchors(file.read_text(encoding="utf-8"))):
+            broken.append(target)
+    return broken
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that a Markdown file's headings get."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "rooms": rooms_table,
+    "commands": commands_table,
+    "routes": routes_table,
+    "settings": settings_table,
+    "metrics": metrics_table,
+    "reasons": reasons_table,
+}
+"""Every table of the README, by the name in its markers."""
+
+if __name__ == "__main__":
+    README.write_text(rewritten(README.read_text(encoding="utf-8"), TABLES), encoding="utf-8")

@@ -1,0 +1,96 @@
+"""The README says what the code says: its tables, commands, targets, links and rooms."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from policies.types import Reason
+from tests import documentation
+from tests.documentation import README, RESERVED, ROOT, TABLES
+from tuner.api.explain import REASON_SENTENCES
+
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+
+
+@pytest.mark.parametrize("name", sorted(TABLES))
+def test_a_table_of_the_readme_is_the_one_that_the_code_makes(name: str) -> None:
+    text = README.read_text(encoding="utf-8")
+    assert documentation.rewritten(text, {name: TABLES[name]}) == text, "run `make docs` and commit the result"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_a_document_names_only_what_exists(document: str) -> None:
+    path = ROOT / document
+    text = path.read_text(encoding="utf-8")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert documentation.unknown_targets(text, makefile) == []
+    assert documentation.unknown_commands(text, set(documentation.commands())) == []
+    assert documentation.broken_links(path, ROOT) == []
+
+
+def test_the_readme_tells_a_newcomer_how_to_begin() -> None:
+    told = [line.split("#")[0].strip() for line in documentation.code_lines(README.read_text(encoding="utf-8"))]
+    assert "make demo" in told
+    assert "make test" in told
+
+
+def test_every_reason_has_a_meaning_and_reserved_ones_are_given_by_nothing() -> None:
+    assert set(REASON_SENTENCES) == set(Reason)
+    given = {
+        node.attr
+        for room in ("engine", "tuner")
+        for path in (ROOT / room).rglob("*.py")
+        if path != ROOT / "tuner/api/explain.py"  # its table names them all
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "Reason"
+    }
+    assert "ERROR" in given, "the search itself finds nothing"
+    assert given & {reason.name for reason in RESERVED} == set()
+
+
+def test_every_room_on_disk_has_a_docstring_and_is_in_the_wheel() -> None:
+    rooms = documentation.rooms(ROOT)
+    assert set(rooms) == {"policies", "kernels", "engine", "tuner", "migrations", "dashboards", "tests"}
+    assert all(rooms.values())
+
+
+def test_a_table_is_rewritten_between_its_markers_only() -> None:
+    text = "a\n<!-- t -->\nold\n<!-- /t -->\nb\n"
+    assert documentation.rewritten(text, {"t": lambda: "| new |\n"}) == "a\n<!-- t -->\n| new |\n<!-- /t -->\nb\n"
+
+
+@pytest.mark.parametrize("text", ["", "<!-- t -->", "<!-- t --><!-- t --><!-- /t -->"])
+def test_a_table_without_its_markers_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match="needs one line <!-- t -->"):
+        documentation.rewritten(text, {"t": lambda: ""})
+
+
+def test_a_bar_inside_a_cell_does_not_end_it() -> None:
+    assert documentation.markdown(("a",), [("x|y",)]) == "| a |\n| --- |\n| x\\|y |\n"
+
+
+def test_the_checks_see_an_unknown_target() -> None:
+    text = "Run `make demo`.\n```\nmake test ARGS=x\nmake dinner\n```\nmake no-code"
+    assert documentation.unknown_targets(text, "demo: x\ntest:\n") == ["dinner"]
+
+
+def test_the_checks_see_an_unknown_command() -> None:
+    text = "`paceline serve`, `bin/paceline pin x`\n```\n$ paceline model fetch\npaceline model burn\npaceline fly\n```"
+    assert documentation.unknown_commands(text, {"serve", "pin", "model fetch"}) == ["fly", "model burn"]
+
+
+def test_the_checks_see_a_broken_link(tmp_path: Path) -> None:
+    (tmp_path / "other.md").write_text("# One Heading: here\n")
+    document = tmp_path / "x.md"
+    document.write_text(
+        "# Top\n[a](other.md) [b](other.md#one-heading-here) [c](#top) [d](https://example.org)"
+        " [e](gone.md) [f](other.md#two) [g](../outside.md)"
+    )
+    assert documentation.broken_links(document, tmp_path) == ["gone.md", "other.md#two", "../outside.md"]
+
+
+def test_the_checks_see_a_room_that_nobody_told_of(tmp_path: Path) -> None:
+    (tmp_path / "attic").mkdir()
+    (tmp_path / "attic/__init__.py").write_text('"""Holds what\nis old. And more."""')
+    assert documentation.rooms(tmp_path) == {"attic": "Holds what is old.", "tests": "Mirrors the rooms."}
