@@ -30,6 +30,7 @@ class Choice:
     text: str = ""
     tokens: int = 0
     finish: FinishReason | None = None
+    looped: bool = False
 
 
 @dataclass(frozen=True, slots=True)

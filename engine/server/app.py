@@ -19,7 +19,7 @@ from engine.server import errors
 from engine.server.answers import AnswerShape, Choice, Usage
 from engine.server.context import LanguageDetector, request_features
 from engine.server.errors import ApiError, unavailable
-from engine.server.headers import RequestIdMiddleware, decision_headers, read_steering
+from engine.server.headers import RequestIdMiddleware, decision_headers, looped_header, read_steering
 from engine.server.resolve import Resolver
 from engine.server.schema import ChatRequest, CompletionRequest, SamplingFields, parse_chat, parse_completion
 from engine.server.sequence import Delta, EngineHandle, Job, SequenceRunner
@@ -202,9 +202,14 @@ class _Server:
         deltas = merge([self._runner.run(job) for job in prepared.jobs])
         if fields.stream:
             return EventStream(_events(deltas, prepared, shape, fields.include_usage), headers)
-        body = await unless_disconnected(_whole(deltas, prepared, shape), request.receive)
-        # The client has left: nobody reads this answer, but the interface asks for one.
-        return JSONResponse(body, headers=headers) if body is not None else Response(status_code=499)
+        choices = await unless_disconnected(_whole(deltas, prepared), request.receive)
+        if choices is None:
+            # The client has left: nobody reads this answer, but the interface asks for one.
+            return Response(status_code=499)
+        usage = Usage(prepared.prompt_tokens, sum(choice.tokens for choice in choices))
+        if prepared.debug:
+            headers |= looped_header(any(choice.looped for choice in choices))
+        return JSONResponse(shape.whole(choices, usage), headers=headers)
 
 
 async def _events(
@@ -223,9 +228,7 @@ async def _events(
     yield b"data: [DONE]\n\n"
 
 
-async def _whole(
-    deltas: AsyncGenerator[tuple[int, Delta], None], prepared: _Prepared, shape: AnswerShape
-) -> dict[str, Any]:
+async def _whole(deltas: AsyncGenerator[tuple[int, Delta], None], prepared: _Prepared) -> list[Choice]:
     choices = [Choice() for _ in prepared.jobs]
     async with aclosing(deltas):
         async for index, delta in deltas:
@@ -233,7 +236,8 @@ async def _whole(
             choice.text += delta.text
             choice.tokens += delta.tokens
             choice.finish = delta.finish
-    return shape.whole(choices, Usage(prepared.prompt_tokens, sum(choice.tokens for choice in choices)))
+            choice.looped = delta.looped
+    return choices
 
 
 def _sampling(fields: SamplingFields, seed: int, choice: int) -> Sampling:

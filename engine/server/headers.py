@@ -76,6 +76,11 @@ def decision_headers(decision: Decision, debug: bool) -> dict[str, str]:
     return {name: value.encode("ascii", "backslashreplace").decode() for name, value in headers.items()}
 
 
+def looped_header(looped: bool) -> dict[str, str]:
+    """With debug, and once an answer is whole: whether its output repeated itself (8 tokens three times in a row)."""
+    return {"x-paceline-looped": "true" if looped else "false"}
+
+
 class RequestIdMiddleware:
     """Every answer carries ``x-request-id``: the client's, or one made here. A malformed one is a 400."""
 

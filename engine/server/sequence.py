@@ -54,6 +54,8 @@ class Delta:
     tokens: int
     finish: FinishReason | None
     """STOP or LENGTH with the last one."""
+    looped: bool = False
+    """With the last one: the output repeated itself, see `policies.types.RequestStats.looped`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,7 @@ class SequenceRunner:
             written += text.finish()
             if finished.reason not in (FinishReason.STOP, FinishReason.LENGTH):
                 raise unavailable("The engine has ended this request before its time; send it again later.")
-            return Delta(written, len(message.token_ids), finished.reason)
+            return Delta(written, len(message.token_ids), finished.reason, finished.looped)
         if text.stopped:
             progress.finish = FinishReason.STOP
             return Delta(written, len(message.token_ids), FinishReason.STOP)

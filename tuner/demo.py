@@ -1,0 +1,258 @@
+"""``paceline demo``: a real server under real traffic for a few minutes, and what it learned.
+
+The traffic is the workload's four routes, mixed, at a concurrency that rises and falls between 1 and 8. It reaches
+the server over HTTP on a free loopback port.
+"""
+
+import asyncio
+import itertools
+import json
+import random
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from policies import Policy, PolicyState, RequestStats
+from policies.types import CycleStats
+from tuner.load import send
+from tuner.root import Service, running_service
+from tuner.settings import Settings
+from tuner.snapshot import PolicySnapshot
+from tuner.workload import Prompt, load_workload
+
+PHASES = ((1, 20.0), (4, 20.0), (8, 25.0), (2, 15.0))
+"""(concurrency, seconds), over and over until the time is up."""
+
+OUTPUT_TOKENS = 128
+"""Longest output, so that every route is seen often enough within minutes."""
+
+REFRESH_SECONDS = 1.0
+LOG_SECONDS = 20.0
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What the load has seen so far. A telemetry consumer: it keeps the time per output token by context."""
+
+    requests: int = 0
+    errors: int = 0
+    first_error: str = ""
+    concurrency: int = 0
+    tpot_seconds: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+
+    def fold_cycle(self, stats: CycleStats) -> None:
+        """Cycles are the controller's business."""
+
+    def fold_request(self, stats: RequestStats) -> None:
+        if stats.tpot_seconds is not None:
+            context = stats.decision.context
+            self.tpot_seconds.setdefault((context.route, context.language), []).append(stats.tpot_seconds)
+
+
+def run_demo(settings: Settings, json_path: Path | None, minutes: float, console: Console) -> int:
+    """Serve, drive, learn, report. Returns the exit code: 1 when a request failed."""
+    settings = settings.model_copy(
+        update={
+            "server": settings.server.model_copy(update={"port": 0}),
+            "admin": settings.admin.model_copy(update={"port": 0}),
+        }
+    )
+    traffic, snapshot = asyncio.run(_demo(settings, 60.0 * min(minutes, 5.0), console))
+    _print_summary(console, snapshot, traffic)
+    if json_path is not None:
+        report = as_json(snapshot, traffic, settings.database.url)
+        json_path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    if traffic.errors:
+        console.print(f"{traffic.errors} of {traffic.requests} requests failed; the first: {traffic.first_error}")
+    return 1 if traffic.errors else 0
+
+
+def as_json(snapshot: PolicySnapshot, traffic: Traffic, database: str) -> dict[str, object]:
+    """The report as data; its keys are an interface."""
+    throughput = snapshot.throughput
+    return {
+        "requests": traffic.requests,
+        "errors": traffic.errors,
+        "looped_requests": snapshot.looped_requests,
+        "contexts": [
+            {
+                "route": policy.context.route,
+                "language": policy.context.language,
+                "drafter": policy.arm.drafter,
+                "schedule": [[step.load_low, step.load_high, step.block_length] for step in policy.arm.schedule],
+                "state": policy.state.value,
+                "reason": policy.reason.value,
+                "note": policy.evidence.note,
+                "acceptance": list(policy.evidence.survival),
+                "speedup": {
+                    "estimate": policy.evidence.speedup.estimate if policy.evidence.speedup else None,
+                    "low": policy.evidence.speedup.low if policy.evidence.speedup else None,
+                    "high": policy.evidence.speedup.high if policy.evidence.speedup else None,
+                },
+            }
+            for policy in _ordered(snapshot)
+        ],
+        "tokens_per_second": {
+            "tuned": _rate(throughput.tuned_tokens, throughput.tuned_seconds),
+            "plain": _rate(throughput.plain_tokens, throughput.plain_seconds),
+        },
+        "database": database,
+    }
+
+
+async def _demo(settings: Settings, seconds: float, console: Console) -> tuple[Traffic, PolicySnapshot]:
+    traffic = Traffic()
+    async with running_service(settings, console.log) as service:
+        console.log(
+            f"serving {service.client.info.model} at {service.data_url}, metrics at {service.admin_url}/metrics"
+        )
+        timeout = httpx.Timeout(None, connect=5.0)
+        with service.listening(traffic):
+            async with httpx.AsyncClient(base_url=service.data_url, timeout=timeout) as http:
+                driving = asyncio.create_task(_drive(http, service, traffic, seconds, settings.tuner.seed))
+                await _show(service, traffic, driving, console)
+            await service.fold_telemetry()
+        snapshot = service.controller.snapshot
+    return traffic, snapshot
+
+
+async def _drive(http: httpx.AsyncClient, service: Service, traffic: Traffic, seconds: float, seed: int) -> None:
+    """Closed-loop workers in phases of rising and falling concurrency, for `seconds`."""
+    prompts = _mixed(load_workload(), seed)
+    end = time.monotonic() + seconds
+    for concurrency, length in itertools.cycle(PHASES):
+        now = time.monotonic()
+        if now >= end:
+            return
+        traffic.concurrency = concurrency
+        deadline = min(end, now + length)
+        workers = (_work(http, service, traffic, prompts, deadline) for _ in range(concurrency))
+        await asyncio.gather(*workers)
+
+
+async def _work(
+    http: httpx.AsyncClient, service: Service, traffic: Traffic, prompts: Iterator[Prompt], deadline: float
+) -> None:
+    while time.monotonic() < deadline:
+        outcome = await send(http, service.client.info.model, next(prompts), OUTPUT_TOKENS)
+        traffic.requests += 1
+        if outcome.status != 200:
+            traffic.errors += 1
+            traffic.first_error = traffic.first_error or f"{outcome.status} {outcome.error}"
+
+
+def _mixed(prompts: Sequence[Prompt], seed: int) -> Iterator[Prompt]:
+    """Routes in turn, each through its own shuffled prompts, for ever."""
+    order = random.Random(seed)
+    by_route: dict[str, list[Prompt]] = {}
+    for prompt in prompts:
+        by_route.setdefault(prompt.route, []).append(prompt)
+    for group in by_route.values():
+        order.shuffle(group)
+    routes = [itertools.cycle(group) for group in by_route.values()]
+    while True:
+        for route in routes:
+            yield next(route)
+
+
+async def _show(service: Service, traffic: Traffic, driving: "asyncio.Task[None]", console: Console) -> None:
+    """A live table on a terminal; elsewhere a line now and then."""
+    started = time.monotonic()
+    if not console.is_terminal:
+        while not driving.done():
+            await asyncio.wait([driving], timeout=LOG_SECONDS)
+            console.log(f"{time.monotonic() - started:.0f} s: {_headline(service.controller.snapshot, traffic)}")
+    else:
+        with Live(console=console, transient=True, auto_refresh=False) as live:
+            while not driving.done():
+                await asyncio.wait([driving], timeout=REFRESH_SECONDS)
+                live.update(_table(service.controller.snapshot, traffic), refresh=True)
+    await driving
+
+
+def _headline(snapshot: PolicySnapshot, traffic: Traffic) -> str:
+    states = [policy.state for policy in snapshot.policies.values()]
+    on, off = states.count(PolicyState.ON), states.count(PolicyState.OFF)
+    return (
+        f"{traffic.requests} requests at concurrency {traffic.concurrency}, {traffic.errors} failed; "
+        f"{len(states)} contexts, {on} on, {off} off"
+    )
+
+
+def _table(snapshot: PolicySnapshot, traffic: Traffic) -> Table:
+    table = Table(title=_headline(snapshot, traffic))
+    for heading in ("route", "language", "requests", "state", "drafter", "K by load", "S1", "S4"):
+        table.add_column(heading)
+    table.add_column("TPOT ms", justify="right")
+    table.add_column("plain / tuned TPOT", justify="right")
+    for policy in _ordered(snapshot):
+        key = (policy.context.route, policy.context.language)
+        survival = policy.evidence.survival
+        tpots = traffic.tpot_seconds.get(key)
+        table.add_row(
+            policy.context.route,
+            policy.context.language,
+            str(snapshot.requests.get(key, 0)),
+            policy.state.value,
+            policy.arm.drafter,
+            schedule_text(policy),
+            f"{survival[0]:.2f}" if survival else "",
+            f"{survival[3]:.2f}" if len(survival) > 3 else "",
+            f"{1e3 * statistics.median(tpots):.1f}" if tpots else "",
+            speedup_text(policy),
+        )
+    return table
+
+
+def _print_summary(console: Console, snapshot: PolicySnapshot, traffic: Traffic) -> None:
+    console.print(_table(snapshot, traffic))
+    for policy in _ordered(snapshot):
+        name = f"{policy.context.route} / {policy.context.language}"
+        console.print(f"{name}: {policy.state.value} ({policy.reason.value}). {policy.evidence.note}")
+    throughput = snapshot.throughput
+    tuned = _rate(throughput.tuned_tokens, throughput.tuned_seconds)
+    plain = _rate(throughput.plain_tokens, throughput.plain_seconds)
+    if tuned is not None and plain is not None:
+        console.print(
+            f"Decoding: {tuned:.1f} tokens per engine second as served, {plain:.1f} in plain windows "
+            f"({throughput.plain_seconds:.1f} s of them), prefill not counted."
+        )
+    console.print(f"{snapshot.looped_requests} requests whose output looped are left out of the speed-ups above.")
+    console.print("A speed-up compares with measured plain cycles at equal load, not at equal arrivals.")
+    first = next(iter(_ordered(snapshot)), None)
+    route, language = (first.context.route, first.context.language) if first else ("chat", "en")
+    console.print("\nNext:")
+    console.print("  paceline serve", markup=False)
+    console.print(f"  paceline explain {route} --language {language}", markup=False)
+    console.print("  paceline bench --routes code-edit,chat --concurrency 1,4 --arms plain,ngram:4,tuned", markup=False)
+
+
+def schedule_text(policy: Policy) -> str:
+    """``1-2: 8, 3-4: 4, 5-16: off``."""
+    steps = (
+        (f"{step.load_low}" if step.load_low == step.load_high else f"{step.load_low}-{step.load_high}")
+        + f": {step.block_length or 'off'}"
+        for step in policy.arm.schedule
+    )
+    return ", ".join(steps) or "off"
+
+
+def speedup_text(policy: Policy) -> str:
+    """``1.42 [1.31, 1.55]``, or ``unknown``."""
+    speedup = policy.evidence.speedup
+    return f"{speedup.estimate:.2f} [{speedup.low:.2f}, {speedup.high:.2f}]" if speedup else "unknown"
+
+
+def _ordered(snapshot: PolicySnapshot) -> list[Policy]:
+    return [snapshot.policies[key] for key in sorted(snapshot.policies)]
+
+
+def _rate(tokens: int, seconds: float) -> float | None:
+    return tokens / seconds if seconds > 0 else None

@@ -1,0 +1,334 @@
+"""The composition root: builds every object, joins them, and starts and stops them in order.
+
+It is the only module of this room that imports the engine.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+from engine.messages import EngineOptions
+from engine.model_fetch import DEFAULT_MODEL, default_model_path, fetch_default_model, resolve_model
+from engine.process import EngineClient, EngineGoneError
+from engine.server.app import ServerOptions, create_app
+from engine.server.tokenizer import load_tokenizer
+from policies import Arm, Context, Decision, DecisionSource, EngineStatus, RequestFeatures
+from policies.records import StoredState
+from policies.store import Store, StoreUnavailableError
+from tuner.api.app import create_admin_app
+from tuner.controller import Controller, ControllerOptions
+from tuner.metrics import Gauges, Metrics
+from tuner.recorder import Recorder, RecorderOptions
+from tuner.settings import Settings
+from tuner.switchback import SwitchbackOptions
+from tuner.telemetry import Consumer, TelemetryQueue
+
+log = logging.getLogger(__name__)
+
+POSTERIOR_SECONDS = 15.0
+"""How often the posterior is handed to the store."""
+
+CLOSE_SECONDS = 10.0
+"""How long the store may take to write what is left when the server ends."""
+
+
+class StartError(Exception):
+    """The service cannot start; the message is one sentence for people."""
+
+
+class DecisionSwitch:
+    """A `DecisionSource` that passes on to whichever source is set; bench sets one arm after the other."""
+
+    def __init__(self, source: DecisionSource) -> None:
+        self.source = source
+
+    def decide(self, context: Context, features: RequestFeatures) -> Decision:
+        return self.source.decide(context, features)
+
+
+class HttpServer(uvicorn.Server):
+    """A server on a socket that is bound already; signals are the service's business."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Service:
+    """One engine with its tuner, its store and its two HTTP servers; see `running_service`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        client: EngineClient,
+        controller: Controller,
+        recorder: Recorder,
+        queue: TelemetryQueue,
+    ) -> None:
+        self.client = client
+        self.controller = controller
+        self.recorder = recorder
+        self.decisions = DecisionSwitch(controller)
+        self.data_url = ""
+        self.admin_url = ""
+        self._queue = queue
+        self._metrics = Metrics(settings.routes, client.info)
+        self._consumers: tuple[Consumer, ...] = (controller, self._metrics, recorder)
+        self._folding = threading.Lock()
+        self._tick_seconds = settings.tuner.tick_seconds
+        self._stop_ticking = threading.Event()
+        self._ticker = threading.Thread(target=self._tick_until_stopped, name="tuner", daemon=True)
+
+    @contextlib.contextmanager
+    def listening(self, consumer: Consumer) -> Iterator[None]:
+        """Let `consumer` fold telemetry too, in the tuner's thread, while the context is open."""
+        with self._folding:
+            self._consumers = (*self._consumers, consumer)
+        try:
+            yield
+        finally:
+            with self._folding:
+                self._consumers = tuple(other for other in self._consumers if other is not consumer)
+
+    async def fold_telemetry(self) -> None:
+        """Return when everything that was measured before the call has been folded."""
+        # The engine answers after the telemetry of the cycles before, and the answer takes the same way.
+        await self.client.status()
+        await asyncio.to_thread(self._fold)
+
+    def start_learning(self) -> None:
+        """Start the tuner's thread and the recorder's."""
+        self.recorder.start()
+        self._ticker.start()
+
+    def stop_learning(self) -> None:
+        """Fold what is left, and hand everything to the store."""
+        self._stop_ticking.set()
+        self._ticker.join()
+        self._tick()
+        self.recorder.save_posterior(self.controller.state())
+        self.recorder.close(CLOSE_SECONDS)
+
+    async def render_metrics(self) -> bytes:
+        """The body of /metrics."""
+        status: EngineStatus | None = None
+        with contextlib.suppress(EngineGoneError):  # then the gauge of the engine says that it is down
+            status = await self.client.status()
+        gauges = Gauges(
+            engine=status,
+            store_up=self.recorder.store_up,
+            telemetry_dropped=self._queue.dropped,
+            recorder_dropped=self.recorder.dropped,
+        )
+        return await asyncio.to_thread(self._metrics.render, self.controller.snapshot, gauges)
+
+    def _fold(self) -> None:
+        with self._folding:
+            self._queue.drain(self._consumers)
+
+    def _tick(self) -> None:
+        self._fold()
+        changed = self.controller.tick()
+        for policy in changed:
+            self.recorder.record_policy(policy)
+        self._metrics.count_policy_changes(changed)
+
+    def _tick_until_stopped(self) -> None:
+        saved_at = time.monotonic()
+        while not self._stop_ticking.wait(self._tick_seconds):
+            try:
+                self._tick()
+                if time.monotonic() - saved_at >= POSTERIOR_SECONDS:
+                    saved_at = time.monotonic()
+                    self.recorder.save_posterior(self.controller.state())
+            except Exception:
+                log.exception("a round of learning failed; the next one goes on")
+
+
+@contextlib.asynccontextmanager
+async def running_service(
+    settings: Settings, progress: Callable[[str], None], switchback: bool = True
+) -> AsyncIterator[Service]:
+    """Start everything, give the service, and stop everything in order.
+
+    Without `switchback` no plain windows open, as bench has a plain arm of its own.
+
+    Raises:
+        StartError, EngineStartError, StoreError, ModelError: one sentence each; nothing is left running.
+    """
+    with contextlib.ExitStack() as sockets:
+        data_socket = sockets.enter_context(_listen(settings.server.host, settings.server.port, "server.port"))
+        admin_socket = sockets.enter_context(_listen(settings.admin.host, settings.admin.port, "admin.port"))
+        store = Store(settings.database.url)
+        store.check()
+        options = engine_options(settings)
+        queue = TelemetryQueue()
+        client = await EngineClient.start(options, queue, progress)
+        try:
+            tokenizer = await asyncio.to_thread(load_tokenizer, Path(options.model_path), client.info.vocabulary)
+            known = _load_state(store, client.info.model)
+            controller = Controller(
+                client.info,
+                _controller_options(settings, switchback),
+                client.set_cycle_policy,
+                clock=time.time,
+                monotonic=time.monotonic,
+            )
+            _resume(controller, known)
+            recorder = Recorder(store, RecorderOptions(model=client.info.model), known=known)
+            service = Service(settings, client, controller, recorder, queue)
+            server_options = ServerOptions(client.info.model, frozenset(settings.routes), client.info.context_limit)
+            data_app = create_app(client, tokenizer, service.decisions, queue, server_options)
+            admin_app = create_admin_app(controller, recorder, service.render_metrics, lambda: client.alive, settings)
+            service.start_learning()
+            try:
+                async with _serving(data_app, data_socket), _serving(admin_app, admin_socket):
+                    service.data_url = _url(data_socket)
+                    service.admin_url = _url(admin_socket)
+                    yield service
+            finally:
+                await asyncio.to_thread(service.stop_learning)
+        finally:
+            await client.close()
+
+
+def engine_options(settings: Settings) -> EngineOptions:
+    """What the engine process is told. Raises ModelError when the model cannot be found."""
+    path = resolve_model(settings.model.path or DEFAULT_MODEL)
+    return EngineOptions(
+        model_path=str(path),
+        model_name=settings.model.name or (settings.model.path and path.name) or DEFAULT_MODEL,
+        dtype=settings.model.dtype,
+        threads=settings.model.threads,
+        slots=settings.engine.slots,
+        context_limit=settings.engine.context_limit,
+        prefill_chunk=settings.engine.prefill_chunk,
+        ngram_min_match=settings.engine.ngram_min_match,
+        ngram_max_match=settings.engine.ngram_max_match,
+    )
+
+
+def fetch_model(console: Console) -> Path:
+    """Fetch the default model unless it is there, with a progress bar. Raises ModelError."""
+    path = default_model_path()
+    if path.exists():
+        return path
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, console=console) as progress:
+        tasks = {}
+
+        def show(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = progress.add_task(stage, total=total)
+            progress.update(tasks[stage], completed=done, total=total)
+
+        return fetch_default_model(show)
+
+
+def serve(settings: Settings, console: Console) -> int:
+    """Serve until a signal ends it. Returns the exit code."""
+    return asyncio.run(_serve(settings, console))
+
+
+async def _serve(settings: Settings, console: Console) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    async with running_service(settings, console.log) as service:
+        console.log(f"serving {service.client.info.model} at {service.data_url}/v1")
+        console.log(f"admin API and metrics at {service.admin_url}")
+        watch = asyncio.create_task(stop.wait())
+        while not watch.done() and service.client.alive:
+            await asyncio.wait([watch], timeout=1.0)
+        watch.cancel()
+        if not service.client.alive:
+            console.log("the engine process has ended; the log says why")
+            return 1
+    return 0
+
+
+def _load_state(store: Store, model: str) -> StoredState | None:
+    """What the store knows; None, and a line in the log, when it cannot be read: serving goes on without it."""
+    try:
+        store.upgrade()
+        return store.load_state(model)
+    except StoreUnavailableError as error:
+        log.warning("serving starts without the store: %s", error)
+        return None
+
+
+def _resume(controller: Controller, known: StoredState | None) -> None:
+    if known is None:
+        return
+    controller.restore(known.posterior, known.policies)
+    now = time.time()
+    for pin in known.pins:
+        if pin.expires_at > now:
+            controller.set_pin(pin)
+    for kill in known.kill_switches:
+        if kill.expires_at is None or kill.expires_at > now:
+            controller.set_kill(kill)
+
+
+def _controller_options(settings: Settings, switchback: bool) -> ControllerOptions:
+    tuner = settings.tuner
+    return ControllerOptions(
+        modes={name: route.mode for name, route in settings.routes.items()},
+        route_defaults={
+            name: Arm.fixed(route.default_arm.drafter, route.default_arm.block_length)
+            for name, route in settings.routes.items()
+            if route.default_arm is not None
+        },
+        max_block_length=settings.engine.max_block_length,
+        margin=tuner.margin,
+        max_neighbour_slowdown=tuner.max_neighbour_slowdown,
+        switchback=SwitchbackOptions(
+            window_seconds=tuner.switchback_window_seconds,
+            share_start=tuner.switchback_share_start if switchback else 0.0,
+            share_floor=tuner.switchback_share_floor if switchback else 0.0,
+        ),
+        seed=tuner.seed,
+    )
+
+
+def _listen(host: str, port: int, setting: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        raise StartError(f"{setting}: cannot listen on {host}:{port} ({error.strerror}); choose another.") from error
+    return listener
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+@contextlib.asynccontextmanager
+async def _serving(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
+    """Serve `app` on `listener` while the context is open; requests in progress get a few seconds to end."""
+    config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=5)
+    server = HttpServer(config)
+    serving = asyncio.create_task(server.serve([listener]))
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await serving
