@@ -23,6 +23,8 @@ _CLIP = 0.5
 _SMOOTHNESS = 0.05
 """Rows that say that neighbouring slopes are alike: what the data leave open is filled in from beside it."""
 _RIDGE = 1e-4
+_LEAST_SECONDS = 1e-6
+"""No pass is predicted to be quicker than this."""
 _ERRORS_KEPT = 512
 _SPEED_CYCLES = 100.0
 """Cycles over which the machine's speed is averaged."""
@@ -104,9 +106,10 @@ class CostModel:
         matrix = [[self._prior[i][j] + self._live[i][j] for j in range(_SIZE)] for i in range(_SIZE)]
         vector = [self._speed * self._prior_vector[i] + self._live_vector[i] for i in range(_SIZE)]
         for i in range(_SIZE):
-            matrix[i][i] += _RIDGE * matrix[i][i]
+            # A column that is zero throughout has nothing to fit: any positive value leaves its coefficient at 0.
+            matrix[i][i] = matrix[i][i] * (1.0 + _RIDGE) or 1.0
         first, *slopes, per_sequence, per_kv_token = solve_nonnegative(matrix, vector)
-        seconds = [first]
+        seconds = [max(first, _LEAST_SECONDS)]
         for (low, high), slope in zip(itertools.pairwise(TOKEN_KNOTS), slopes, strict=True):
             seconds.append(seconds[-1] + slope * (high - low))
         return PassCost(TOKEN_KNOTS, tuple(seconds), per_sequence, per_kv_token)
