@@ -10,10 +10,11 @@ from engine.blocks import Blocks, blocks_for
 from engine.calibration import calibrate, choose_threads
 from engine.loop import EngineLoop
 from engine.messages import EngineOptions, FromEngine, Progress
+from engine.model_config import ModelError, read_config
 from engine.ngram import NgramDrafter
 from engine.target import DecoderTarget
 from engine.token_bytes import load_token_bytes
-from engine.weights import ModelError, load_decoder
+from engine.weights import load_decoder
 from policies.types import PLAIN, CycleStats, EngineInfo
 
 
@@ -31,14 +32,15 @@ def build_engine(options: EngineOptions, deliver: Callable[[FromEngine], None]) 
     torch.set_num_threads(options.threads or cores)
     deliver(Progress(f"loading {options.model_name}"))
     try:
+        longest = read_config(model_path).max_position
+        if not 1 < options.context_limit <= longest:
+            raise EngineBuildError(
+                f"engine.context_limit is {options.context_limit}; give 2 to {longest}, the most that the model reads."
+            )
         decoder = load_decoder(model_path, options.dtype, options.slots, options.context_limit)
         drafter = NgramDrafter(options.ngram_min_match, options.ngram_max_match)
     except (ModelError, ValueError) as error:
         raise EngineBuildError(str(error)) from error
-    if options.context_limit > decoder.config.max_position:
-        raise EngineBuildError(
-            f"engine.context_limit is {options.context_limit}; the model reads at most {decoder.config.max_position}."
-        )
     target = DecoderTarget(decoder)
     with torch.inference_mode():
         threads = options.threads

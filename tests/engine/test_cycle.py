@@ -1,0 +1,228 @@
+"""One cycle at a time: what is asked, what is verified, what is counted."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import pytest
+
+from engine.cycle import CycleResult, run_cycle
+from engine.drafter import SILENT, Proposal
+from engine.messages import Sampling
+from engine.request import RunningSequence
+from kernels.sampling import Block
+from policies.types import (
+    INITIAL_CYCLE_POLICY,
+    MAX_BLOCK_LENGTH,
+    BlockEnd,
+    CyclePolicy,
+    Decision,
+    FinishReason,
+    PassCost,
+    Survival,
+)
+from tests.engine.scripted import PIECES, decision, submit
+
+FREE = PassCost((1, 32), (1.0, 1.0), 0.0, 0.0)
+"""A pass that costs the same whatever is in it: everything that may be accepted is worth verifying."""
+
+
+class Counting:
+    """A target whose text is 0, 1, 2, ... by output position."""
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.rows: tuple[list[int], list[int], list[int]] = [], [], []
+
+    def verify(
+        self, token_ids: list[int], slots: list[int], positions: list[int], blocks: list[Block]
+    ) -> list[list[int]]:
+        self.blocks, self.rows = blocks, (token_ids, slots, positions)
+        chosen = []
+        for block in blocks:
+            kept = 0
+            while kept < len(block.drafts) and block.drafts[kept] == block.position + kept:
+                kept += 1
+            chosen.append([block.position + place for place in range(kept + 1)])
+        return chosen
+
+
+class Offering:
+    """A drafter that offers what it was given."""
+
+    name = "ngram"
+
+    def __init__(self, *proposals: Proposal) -> None:
+        self._proposals = list(proposals)
+        self.asked: list[int] = []
+
+    def propose(self, sequences: Sequence[RunningSequence], lengths: Sequence[int]) -> list[Proposal]:
+        self.asked.extend(lengths)
+        return [self._proposals.pop(0) for _ in sequences]
+
+    def release(self, request_key: int) -> None:
+        """Nothing is kept."""
+
+
+def running(
+    chosen: Decision | None = None, *, key: int = 1, max_tokens: int = 100, stop_token_ids: tuple[int, ...] = ()
+) -> RunningSequence:
+    """A sequence that has emitted token 0, in the slot of its key."""
+    message = submit(
+        key, (50, 51), max_tokens=max_tokens, stop_token_ids=stop_token_ids, chosen=chosen or decision("ngram", 8)
+    )
+    sequence = RunningSequence(message, (), 1000)
+    sequence.slot = key
+    sequence.append([0], list(PIECES))
+    return sequence
+
+
+def cycle(
+    sequences: Sequence[RunningSequence], *proposals: Proposal, policy: CyclePolicy = INITIAL_CYCLE_POLICY
+) -> tuple[CycleResult, Counting, Offering]:
+    target, drafter = Counting(), Offering(*proposals)
+    return run_cycle(target, {"ngram": drafter}, sequences, policy, list(PIECES)), target, drafter
+
+
+def test_the_pass_has_each_last_token_and_its_drafts_at_their_positions() -> None:
+    sequences = [running(key=3), running(decision(), key=5), running(key=9)]
+    result, target, _ = cycle(sequences, Proposal((1, 7), 1), Proposal((1,), 1))
+    assert target.rows == ([0, 1, 7, 0, 0, 1], [3, 3, 3, 5, 9, 9], [2, 3, 4, 2, 2, 3])
+    assert [(block.first_row, block.drafts, block.position) for block in target.blocks] == [
+        (0, (1, 7), 1),
+        (3, (), 1),
+        (4, (1,), 1),
+    ]
+    assert (result.tokens, result.kv_tokens) == (6, 9)
+    assert [emission.token_ids for emission in result.emissions] == [(1, 2), (1,), (1, 2)]
+    assert [stats.end for stats in result.sequences] == [BlockEnd.REJECTED, BlockEnd.PLAIN, BlockEnd.FULL]
+
+
+@pytest.mark.parametrize(
+    ("stop", "emitted", "accepted", "end"),
+    [
+        (1, 1, 1, BlockEnd.CENSORED),
+        (2, 2, 2, BlockEnd.CENSORED),
+        (3, 3, 2, BlockEnd.REJECTED),
+        (4, 3, 2, BlockEnd.REJECTED),
+    ],
+)
+def test_a_block_that_an_end_cuts_counts_the_drafts_up_to_the_cut(
+    stop: int, emitted: int, accepted: int, end: BlockEnd
+) -> None:
+    sequence = running(stop_token_ids=(stop,))
+    result, _, _ = cycle([sequence], Proposal((1, 2, 9), 1))
+    stats = result.sequences[0]
+    assert (stats.emitted, stats.accepted, stats.end, stats.verified) == (emitted, accepted, end, 3)
+    assert sequence.tokens[2:] == list(range(emitted + 1))
+    assert result.emissions[0].finish is (FinishReason.STOP if stop <= 3 else None)
+
+
+def test_the_bonus_token_may_be_the_end_and_the_block_is_still_full() -> None:
+    result, _, _ = cycle([running(stop_token_ids=(3,))], Proposal((1, 2), 1))
+    assert (result.sequences[0].end, result.sequences[0].emitted) == (BlockEnd.FULL, 3)
+    assert result.emissions[0].finish is FinishReason.STOP
+
+
+@pytest.mark.parametrize(
+    ("cap", "max_tokens", "asked"), [(8, 100, 8), (99, 100, MAX_BLOCK_LENGTH), (8, 5, 3), (8, 3, 1)]
+)
+def test_the_block_asked_for_is_the_smallest_of_cap_limit_and_room(cap: int, max_tokens: int, asked: int) -> None:
+    _, _, drafter = cycle([running(decision("ngram", cap), max_tokens=max_tokens)], SILENT)
+    assert drafter.asked == [asked]
+
+
+@pytest.mark.parametrize(("cap", "max_tokens"), [(0, 100), (-3, 100), (8, 2)])
+def test_no_drafter_is_asked_for_an_empty_block(cap: int, max_tokens: int) -> None:
+    result, _, drafter = cycle([running(decision("ngram", cap), max_tokens=max_tokens)])
+    assert drafter.asked == []
+    assert result.draft_seconds == {}
+    assert result.sequences[0].requested == 0
+
+
+def test_survivals_are_looked_up_by_drafter_route_language_and_confidence_then_by_drafter() -> None:
+    policy = dataclasses.replace(
+        INITIAL_CYCLE_POLICY,
+        cost=FREE,
+        survivals={("ngram", "chat", "en"): Survival(((), (0.5,), (0.5, 0.4)))},
+        default_survivals={"ngram": Survival(((0.9, 0.9, 0.9),))},
+    )
+    known, confident, elsewhere = (
+        running(decision("ngram", 8, forced=False, route=route), key=key)
+        for key, route in enumerate(("chat", "chat", "story"))
+    )
+    proposals = [Proposal((9,) * 5, 1), Proposal((9,) * 5, 7), Proposal((9,) * 5, 3)]
+    result, _, _ = cycle([known, confident, elsewhere], *proposals, policy=policy)
+    assert [stats.verified for stats in result.sequences] == [1, 2, 3]
+    assert [stats.proposed for stats in result.sequences] == [5, 5, 5]
+    assert [stats.confidence for stats in result.sequences] == [1, 7, 3]
+
+
+def test_without_any_survival_only_forced_decisions_are_verified() -> None:
+    policy = dataclasses.replace(INITIAL_CYCLE_POLICY, cost=FREE)
+    sequences = [running(decision("ngram", 8, forced=forced), key=key) for key, forced in enumerate((True, False))]
+    result, _, _ = cycle(sequences, Proposal((1, 2), 1), Proposal((1, 2), 1), policy=policy)
+    assert [stats.verified for stats in result.sequences] == [2, 0]
+
+
+def test_a_silent_drafter_counts_as_asked_and_not_as_proposing() -> None:
+    result, _, _ = cycle([running()], SILENT)
+    stats = result.sequences[0]
+    assert (stats.requested, stats.proposed, stats.verified, stats.confidence) == (8, 0, 0, 0)
+    assert (stats.end, stats.emitted) == (BlockEnd.PLAIN, 1)
+
+
+def test_a_shadow_is_scored_by_the_tokens_that_come_and_waits_for_the_bonus() -> None:
+    sequence = running(decision("ngram", 8, forced=False))
+    results = [cycle([sequence], proposal)[0] for proposal in (Proposal((1, 2), 4), SILENT, SILENT)]
+    assert [len(result.shadows) for result in results] == [0, 0, 1]
+    shadow = results[-1].shadows[0]
+    assert (shadow.requested, shadow.proposed, shadow.matched, shadow.confidence) == (8, 2, 2, 4)
+    assert not shadow.censored
+
+
+def test_a_shadow_is_decided_at_its_first_wrong_token_and_the_next_one_begins_after() -> None:
+    sequence = running(decision("ngram", 8, forced=False))
+    first = cycle([sequence], Proposal((1, 9, 3), 1))[0]
+    second = cycle([sequence], Proposal((5, 5), 1))[0]
+    third = cycle([sequence], Proposal((7,), 2))[0]
+    assert [result.shadows for result in (first,)] == [()]
+    assert [(shadow.proposed, shadow.matched) for shadow in second.shadows] == [(3, 1)]
+    assert [(shadow.proposed, shadow.matched) for shadow in third.shadows] == [(1, 0)]
+
+
+def test_the_end_of_a_sequence_censors_its_shadow() -> None:
+    sequence = running(decision("ngram", 8, forced=False), stop_token_ids=(2,))
+    cycle([sequence], Proposal((1, 2, 3), 1))
+    shadow = cycle([sequence], SILENT)[0].shadows[0]
+    assert (shadow.matched, shadow.censored) == (2, True)
+
+
+def test_draft_and_verify_seconds_are_shared_by_the_sequences_of_the_cycle() -> None:
+    sequences = [running(key=1), running(decision(), key=2)]
+    result, _, _ = cycle(sequences, Proposal((1,), 1))
+    assert set(result.draft_seconds) == {"ngram"}
+    for sequence in sequences:
+        assert sequence.draft_seconds == pytest.approx(result.draft_seconds["ngram"] / 2)
+        assert sequence.verify_seconds == pytest.approx(result.verify_seconds / 2)
+    assert result.cycle_seconds >= result.verify_seconds + result.draft_seconds["ngram"]
+
+
+def test_penalties_see_the_prompt_and_the_output_before_the_block() -> None:
+    message = submit(1, (50, 51, 50), sampling=Sampling(repetition_penalty=1.2), chosen=decision("ngram", 8))
+    sequence = RunningSequence(message, (), 1000)
+    sequence.append([0], list(PIECES))
+    counts_at_the_pass: list[dict[int, int]] = []
+
+    class Reading(Counting):
+        def verify(
+            self, token_ids: list[int], slots: list[int], positions: list[int], blocks: list[Block]
+        ) -> list[list[int]]:
+            assert blocks[0].output_counts is not None
+            counts_at_the_pass.append(dict(blocks[0].output_counts))
+            assert blocks[0].prompt_tokens == {50, 51}
+            return super().verify(token_ids, slots, positions, blocks)
+
+    for _ in range(2):
+        drafter = Offering(Proposal((sequence.output_length, 77), 1))
+        run_cycle(Reading(), {"ngram": drafter}, [sequence], INITIAL_CYCLE_POLICY, [])
+    assert counts_at_the_pass == [{0: 1}, {0: 1, 1: 1, 2: 1}]

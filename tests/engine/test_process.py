@@ -1,0 +1,315 @@
+"""The engine process and its client: real processes, the tiny model, no sleeping."""
+
+import asyncio
+import dataclasses
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import pytest
+
+from engine.messages import EngineOptions, Submit
+from engine.process import EngineClient, EngineGoneError, EngineStartError, SequenceFailedError
+from policies.testing import ListSink, total_emitted
+from policies.types import INITIAL_CYCLE_POLICY, FinishReason
+from tests.engine.engine_process import collect, running_engine, tiny_options
+from tests.engine.scripted import decision, submit
+from tests.engine.tiny_model import make_tiny_model
+
+DEADLINE_SECONDS = 60.0
+Result = TypeVar("Result")
+
+
+class Shared:
+    """One engine for every test that leaves it as it was, with the event loop that it lives in."""
+
+    def __init__(self, options: EngineOptions) -> None:
+        self._runner = asyncio.Runner()
+        self.sink = ListSink()
+        self.client: EngineClient = self.run(EngineClient.start(options, self.sink))
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return self._runner.run(asyncio.wait_for(work, DEADLINE_SECONDS))
+
+    def close(self) -> None:
+        self.run(self.client.close())
+        self._runner.close()
+
+
+@pytest.fixture(scope="module")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def shared(model_path: Path) -> Iterator[Shared]:
+    engine = Shared(tiny_options(model_path))
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def client(shared: Shared) -> EngineClient:
+    shared.sink.cycles.clear()
+    return shared.client
+
+
+def message(client: EngineClient, *, max_tokens: int = 20, drafter: str = "ngram", seed: int = 5) -> Submit:
+    key = client.next_key()
+    built = submit(key, (10, 20, 30, 10, 20, 30, 10), max_tokens=max_tokens, chosen=decision(drafter, 4))
+    return dataclasses.replace(built, sampling=dataclasses.replace(built.sampling, seed=seed, temperature=0.7))
+
+
+async def wait_until_free(client: EngineClient) -> None:
+    """Read the status until nothing runs; the caller's deadline ends a wait in vain."""
+    while (status := await client.status()).running or status.waiting:
+        pass
+    assert (status.free_slots, status.free_blocks) == (client.info.slots, client.info.blocks)
+
+
+def test_a_sequence_is_generated_and_its_cycles_reach_the_sink(shared: Shared, client: EngineClient) -> None:
+    token_ids, finished = shared.run(collect(client.submit(message(client))))
+    assert len(token_ids) == 20
+    assert all(0 <= token < client.info.vocabulary for token in token_ids)
+    assert finished is not None
+    assert finished.reason is FinishReason.LENGTH
+    assert total_emitted(shared.sink.cycles) == 19, "the first token comes from the prefill"
+    assert finished.verified == sum(s.verified for stats in shared.sink.cycles for s in stats.sequences) > 0
+
+
+def test_many_at_once_get_what_each_gets_alone(shared: Shared, client: EngineClient) -> None:
+    async def alone_and_together() -> tuple[list[list[int]], list[list[int]]]:
+        alone = [(await collect(client.submit(message(client, seed=seed, drafter="none"))))[0] for seed in range(6)]
+        together = await asyncio.gather(*(collect(client.submit(message(client, seed=n % 6))) for n in range(30)))
+        return alone, [token_ids for token_ids, _ in together]
+
+    alone, together = shared.run(alone_and_together())
+    assert len({tuple(text) for text in alone}) == 6
+    assert together == alone * 5
+    assert max(stats.load for stats in shared.sink.cycles) == client.info.slots
+
+
+def test_leaving_a_generation_early_frees_what_it_held(shared: Shared, client: EngineClient) -> None:
+    async def leave() -> None:
+        generation = client.submit(message(client, max_tokens=240))
+        async for _ in generation:
+            break
+        await generation.aclose()
+        await generation.aclose()
+        assert [item async for item in generation] == []
+        await wait_until_free(client)
+
+    shared.run(leave())
+    assert total_emitted(shared.sink.cycles) < 239
+
+
+def test_cancelling_ends_a_generation_that_somebody_waits_for(shared: Shared, client: EngineClient) -> None:
+    async def cancel() -> None:
+        first = message(client, max_tokens=240)
+        generations = [client.submit(message(client, max_tokens=240)) for _ in range(client.info.slots)]
+        blocked = asyncio.ensure_future(collect(client.submit(first)))
+        await asyncio.gather(*(anext(generation) for generation in generations))
+        client.cancel(first.request_key)
+        client.cancel(first.request_key)
+        assert await blocked == ([], None)
+        for generation in generations:
+            await generation.aclose()
+        await wait_until_free(client)
+
+    shared.run(cancel())
+
+
+def test_a_sequence_that_cannot_run_fails_alone(shared: Shared, client: EngineClient) -> None:
+    async def fail() -> None:
+        bad = message(client, drafter="oracle")
+        good = asyncio.ensure_future(collect(client.submit(message(client))))
+        with pytest.raises(SequenceFailedError, match=r"drafter 'oracle'; this engine has none, ngram\.$"):
+            await collect(client.submit(bad))
+        assert len((await good)[0]) == 20
+
+    shared.run(fail())
+    assert client.alive
+
+
+def test_a_cycle_policy_set_from_another_thread_is_in_force(shared: Shared, client: EngineClient) -> None:
+    policy = dataclasses.replace(INITIAL_CYCLE_POLICY, version=41)
+    thread = threading.Thread(target=client.set_cycle_policy, args=(policy,))
+    thread.start()
+    thread.join()
+    assert shared.run(client.status()).policy_version == 41
+
+
+def test_a_redirect_reaches_a_running_sequence(shared: Shared, client: EngineClient) -> None:
+    async def redirect() -> list[int]:
+        sent = message(client, max_tokens=60, drafter="none")
+        generation = client.submit(sent)
+        token_ids = list((await anext(generation)).token_ids)
+        client.redirect(sent.request_key, decision("ngram", 4, route="story"))
+        return token_ids + (await collect(generation))[0]
+
+    token_ids = shared.run(redirect())
+    routes = [sequence.context.route for stats in shared.sink.cycles for sequence in stats.sequences]
+    assert sorted(set(routes)) == ["chat", "story"]
+    assert routes == sorted(routes), "once redirected, it stays so"
+    plain = shared.run(collect(client.submit(message(client, max_tokens=60, drafter="none"))))
+    assert token_ids == plain[0]
+
+
+def test_setting_a_policy_never_blocks_even_if_the_engine_does_not_read(shared: Shared, client: EngineClient) -> None:
+    os.kill(client.pid, signal.SIGSTOP)
+    try:
+        for version in range(100, 4100):
+            client.set_cycle_policy(dataclasses.replace(INITIAL_CYCLE_POLICY, version=version))
+    finally:
+        os.kill(client.pid, signal.SIGCONT)
+    assert shared.run(client.status()).policy_version == 4099
+
+
+def test_a_message_that_cannot_cross_fails_in_front_of_its_sender(shared: Shared, client: EngineClient) -> None:
+    policy = dataclasses.replace(INITIAL_CYCLE_POLICY, draft_seconds=MappingProxyType({}))
+    with pytest.raises(TypeError, match="mappingproxy"):
+        client.set_cycle_policy(policy)
+    assert shared.run(client.status()).running == 0
+
+
+def test_a_killed_engine_is_told_to_everybody_who_waits(model_path: Path) -> None:
+    async def kill() -> None:
+        async with running_engine(tiny_options(model_path)) as client:
+            assert client.alive
+            generations = [client.submit(message(client, max_tokens=240)) for _ in range(6)]
+            waiting = [asyncio.ensure_future(collect(generation)) for generation in generations]
+            await client.status()
+            os.kill(client.pid, signal.SIGSTOP)
+            waiting.append(asyncio.ensure_future(client.status()))  # type: ignore[arg-type]
+            os.kill(client.pid, signal.SIGKILL)
+            ends = await asyncio.gather(*waiting, return_exceptions=True)
+            assert [type(end) for end in ends] == [EngineGoneError] * 7
+            assert not client.alive
+            with pytest.raises(EngineGoneError):
+                client.submit(message(client))
+            with pytest.raises(EngineGoneError):
+                await client.status()
+            client.cancel(1)
+            client.set_cycle_policy(INITIAL_CYCLE_POLICY)
+
+    asyncio.run(asyncio.wait_for(kill(), DEADLINE_SECONDS))
+
+
+def test_closing_ends_the_process_and_the_generations_that_still_run(model_path: Path) -> None:
+    async def close() -> None:
+        async with running_engine(tiny_options(model_path, calibrate=True)) as client:
+            assert client.info.calibration, "the calibration seeds the cost model"
+            assert (client.info.drafters, client.info.dtype, client.info.context_limit) == (
+                ("none", "ngram"),
+                "float32",
+                256,
+            )
+            assert client.info.linear_seconds > 0.0
+            exited = os.pidfd_open(client.pid)
+            running = asyncio.ensure_future(collect(client.submit(message(client, max_tokens=240))))
+            os.kill(client.pid, signal.SIGSTOP)
+            closing = asyncio.ensure_future(client.close())
+            os.kill(client.pid, signal.SIGCONT)
+            await closing
+            with pytest.raises(EngineGoneError):
+                await running
+            assert_exits(exited)
+
+    asyncio.run(asyncio.wait_for(close(), DEADLINE_SECONDS))
+
+
+def test_a_model_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    options = tiny_options(tmp_path / "nowhere")
+    with pytest.raises(EngineStartError) as caught:
+        asyncio.run(EngineClient.start(options, ListSink()))
+    assert "nowhere" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_context_limit_beyond_the_model_is_one_sentence(model_path: Path) -> None:
+    options = dataclasses.replace(tiny_options(model_path), context_limit=5000)
+    with pytest.raises(EngineStartError) as caught:
+        asyncio.run(EngineClient.start(options, ListSink()))
+    assert str(caught.value) == "engine.context_limit is 5000; give 2 to 2048, the most that the model reads."
+
+
+def test_giving_up_while_the_engine_starts_leaves_no_process(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exits: list[int] = []
+    popen = subprocess.Popen
+
+    def watched(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        process: subprocess.Popen[bytes] = popen(*arguments, **options)
+        exits.append(os.pidfd_open(process.pid))
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", watched)
+
+    async def give_up() -> None:
+        loop = asyncio.get_running_loop()
+
+        def cancel(_: str) -> None:
+            loop.call_soon_threadsafe(starting.cancel)
+
+        starting = asyncio.ensure_future(EngineClient.start(tiny_options(model_path), ListSink(), cancel))
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+
+    asyncio.run(give_up())
+    assert len(exits) == 1
+    assert_exits(exits[0])
+
+
+ORPHAN = """
+import asyncio, sys
+from pathlib import Path
+from engine.process import EngineClient
+from policies.testing import ListSink
+from tests.engine.engine_process import tiny_options
+from tests.engine.test_process import message
+
+async def main() -> None:
+    client = await EngineClient.start(tiny_options(Path(sys.argv[1])), ListSink())
+    if sys.argv[2] == "busy":
+        generation = client.submit(message(client, max_tokens=240))
+        await anext(generation)
+    sys.stdout.write(f"{client.pid}\\n")
+    sys.stdout.flush()
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def test_the_engine_ends_when_its_control_process_dies_idle_or_busy(model_path: Path) -> None:
+    controls = [
+        subprocess.Popen(
+            [sys.executable, "-c", ORPHAN, str(model_path), load],
+            stdout=subprocess.PIPE,
+            cwd=Path(__file__).parents[2],
+        )
+        for load in ("idle", "busy")
+    ]
+    exits = []
+    for control in controls:
+        with control:
+            assert control.stdout is not None
+            exits.append(os.pidfd_open(int(control.stdout.readline())))
+            control.kill()
+    for exited in exits:
+        assert_exits(exited)
+
+
+def assert_exits(pid_descriptor: int) -> None:
+    """A process descriptor becomes readable when its process has ended."""
+    poll = select.poll()
+    poll.register(pid_descriptor, select.POLLIN)
+    ended = poll.poll(DEADLINE_SECONDS * 1000)
+    os.close(pid_descriptor)
+    assert ended, "the engine process still runs"
