@@ -240,6 +240,11 @@ class SettingRow:
     help: str
 
 
+def setting_rows() -> tuple[SettingRow, ...]:
+    """Every setting, in the order of the configuration; the README's table is made from it."""
+    return tuple(_rows(Settings, ()))
+
+
 def _rows(group: type[BaseModel], path: tuple[str, ...]) -> Iterator[SettingRow]:
     for key, field in group.model_fields.items():
         if key == "routes":
@@ -260,7 +265,3 @@ def env_name(name: str) -> str:
 
 def _shown(default: Any) -> str:
     return "" if default is None else str(default)
-
-
-SETTINGS = tuple(_rows(Settings, ()))
-"""Every setting, in the order of the configuration; the README's table is made from it."""

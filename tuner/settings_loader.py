@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import EnvSettingsSource
 from pydantic_settings.exceptions import SettingsError as UnreadableVariable
 
-from tuner.settings import DEFAULT_ROUTES, ENV_PREFIX, SETTINGS, Settings, SettingsError, env_name
+from tuner.settings import DEFAULT_ROUTES, ENV_PREFIX, Settings, SettingsError, env_name, setting_rows
 
 CONFIG_VARIABLE = "PACELINE_CONFIG"
 OTHER_VARIABLES = (CONFIG_VARIABLE, "PACELINE_SERVER", "PACELINE_CACHE")
@@ -98,8 +98,11 @@ class _Environment(EnvSettingsSource):
 
 
 def _read_environment() -> dict[str, Any]:
+    source = _Environment(Settings)
+    # A name without a group is no setting's: PACELINE_SERVER, for one, is the command line's own.
+    source.env_vars = {name: value for name, value in source.env_vars.items() if "__" in name}
     try:
-        return dict(_Environment(Settings)())
+        return dict(source())
     except UnreadableVariable as error:
         raise SettingsError(f"A {ENV_PREFIX} variable cannot be read ({error}): correct or remove it.") from error
 
@@ -127,8 +130,9 @@ def _refuse_unknown_variables() -> None:
         upper = name.upper()
         if not upper.startswith(ENV_PREFIX) or upper in OTHER_VARIABLES:
             continue
-        if upper.removeprefix(ENV_PREFIX).split("__")[0].lower() not in groups:
-            known = [row.env for row in SETTINGS] + list(OTHER_VARIABLES)
+        group, _, key = upper.removeprefix(ENV_PREFIX).partition("__")
+        if group.lower() not in groups or not key:
+            known = [row.env for row in setting_rows()] + list(OTHER_VARIABLES)
             raise SettingsError(f"The variable {name} names no setting: {_closest(upper, known)}")
 
 
@@ -141,7 +145,7 @@ def _sentence(fault: ErrorDetails, origins: dict[str, str]) -> str:
     )
     kind, context = fault["type"], fault.get("ctx", {})
     if kind == "extra_forbidden":
-        known = [row.name for row in SETTINGS]
+        known = [row.name for row in setting_rows()]
         generic = ".".join(["routes", "<ROUTE>", *path[2:]]) if path[0] == "routes" else name
         return f"{name} is no setting{came_from}: {_closest(generic, known)}"
     if isinstance(fault["input"], Mapping) and kind == "value_error":

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from policies import MAX_BLOCK_LENGTH, Mode
-from tuner.settings import SETTINGS, Settings, SettingsError, is_loopback
+from tuner.settings import Settings, SettingsError, is_loopback, setting_rows
 from tuner.settings_loader import load_settings
 
 Write = Callable[[str], Path]
@@ -127,7 +127,8 @@ def test_each_of_several_faults_has_its_line(write: Write) -> None:
         ("PACELINE_ENGINE__SLOTZ", "3", "engine.slotz is no setting (from PACELINE_ENGINE__SLOTZ): did you mean"),
         ("PACELINE_ENGINE__SLOTS", "0", "engine.slots is '0' (from PACELINE_ENGINE__SLOTS): it should be greater"),
         ("PACELINE_ROUTES__NEW__MODE", "off", "which is not one of code-edit, extract, chat, story"),
-        ("PACELINE_ROUTES", "{", "routes is '{' (from PACELINE_ROUTES)"),
+        ("PACELINE_ROUTES__CHAT", "{", "routes.chat is '{' (from PACELINE_ROUTES__CHAT): give keys"),
+        ("PACELINE_ENGINE", "3", "The variable PACELINE_ENGINE names no setting: did you mean PACELINE_ENGINE__SLOTS?"),
     ],
 )
 def test_a_fault_in_the_environment_names_its_variable(
@@ -137,6 +138,12 @@ def test_a_fault_in_the_environment_names_its_variable(
     with pytest.raises(SettingsError) as caught:
         load_settings()
     assert sentence in str(caught.value)
+
+
+def test_the_command_lines_own_variables_are_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_SERVER", "http://127.0.0.1:8001")
+    monkeypatch.setenv("PACELINE_CACHE", "cache")
+    assert load_settings().settings == Settings()
 
 
 def test_a_missing_file_is_an_error_and_not_the_defaults(tmp_path: Path) -> None:
@@ -156,13 +163,13 @@ def test_a_secret_is_never_shown(write: Write, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_table_has_every_setting_once_with_a_sentence_of_help() -> None:
-    names = [row.name for row in SETTINGS]
+    names = [row.name for row in setting_rows()]
     assert len(set(names)) == len(names)
     assert {name.split(".")[0] for name in names} == set(Settings.model_fields)
-    for row in SETTINGS:
+    for row in setting_rows():
         assert row.help.endswith("."), row
         assert row.env.startswith("PACELINE_")
-    slots = next(row for row in SETTINGS if row.name == "engine.slots")
+    slots = next(row for row in setting_rows() if row.name == "engine.slots")
     assert (slots.env, slots.default) == ("PACELINE_ENGINE__SLOTS", "16")
 
 

@@ -1,0 +1,259 @@
+"""The command line against a real admin port, and without one."""
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+import yaml
+from typer.testing import CliRunner, Result
+
+from policies import Reason
+from policies.decision_id import DecisionFields, encode
+from policies.store import Store
+from tests.policies import store_samples as samples
+from tests.tuner.scripted_steering import ScriptedSteering, snapshot
+from tuner.api.app import create_admin_app
+from tuner.cli import app
+from tuner.recorder import Recorder, RecorderOptions
+from tuner.settings import Settings
+
+DEADLINE_SECONDS = 60.0
+PIN = ("pin", "code-edit", "--language", "code", "--drafter", "ngram", "--block-length", "4")
+WHY = ("--for", "2h", "--reason", "a trial")
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+class Admin:
+    """An admin port on a free loopback port, in a thread."""
+
+    def __init__(self, folder: Path, settings: Settings) -> None:
+        self.store = Store(f"sqlite:///{folder / 'paceline.db'}")
+        self.steering = ScriptedSteering(snapshot())
+        self.recorder = Recorder(self.store, RecorderOptions(samples.MODEL))
+        self.recorder.start()
+        assert self.recorder.flush(DEADLINE_SECONDS)
+
+        async def render() -> bytes:
+            return b""
+
+        admin_app = create_admin_app(self.steering, self.recorder, render, lambda: True, settings)
+        self._socket = socket.create_server(("127.0.0.1", 0))  # listens before the server runs: nothing to wait for
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._server = uvicorn.Server(uvicorn.Config(admin_app, log_config=None, lifespan="off", ws="none"))
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(DEADLINE_SECONDS)
+        self._socket.close()
+        self.recorder.close(DEADLINE_SECONDS)
+
+    def actions(self) -> list[str]:
+        """What the audit says was done, newest first."""
+        assert self.recorder.flush(DEADLINE_SECONDS)
+        return [entry.action for entry in self.store.audit(10)]
+
+
+@pytest.fixture
+def admin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Admin]:
+    started = Admin(tmp_path, Settings())
+    monkeypatch.setenv("PACELINE_SERVER", started.url)
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def nothing_listens(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of a port that is taken and answers nobody."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
+def test_help_loads_no_tensor_library() -> None:
+    code = (
+        "import sys\nfrom tuner.cli import main\nsys.argv = ['paceline', '--help']\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
+        "print('LOADED', sorted({'torch', 'transformers', 'triton', 'optuna', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "LOADED []"
+    for name in ("serve", "demo", "bench", "status", "explain", "pin", "unpin", "off", "on", "model", "config"):
+        assert f" {name} " in done.stdout
+
+
+def test_status_shows_contexts_without_colour(admin: Admin) -> None:
+    result = run("status")
+    assert result.exit_code == 0
+    assert "\x1b" not in result.stdout
+    assert "1-2: 8, 3-8: 4" in result.stdout
+    assert "1.62 (1.50 to 1.74)" in result.stdout
+    assert "tuned 90, plain 60 tokens per busy second" in result.stdout
+
+
+def test_json_and_yaml_hold_the_same(admin: Admin) -> None:
+    as_json = json.loads(run("status", "-o", "json").stdout)
+    as_yaml = yaml.safe_load(run("status", "-o", "yaml").stdout)
+    assert as_json == as_yaml
+    assert as_json["contexts"][0]["route"] == "code-edit"
+
+
+def test_explain_prints_ladder_reason_and_evidence(admin: Admin) -> None:
+    result = run("explain", "code-edit", "--language", "code")
+    assert result.exit_code == 0
+    for part in (
+        "version 7, on: ngram, K by load 1-2: 8, 3-8: 4",
+        "LEARNED: Learned from the acceptance",
+        "kill switch",
+        "engine default",
+        "37 requests and 412 cycles",
+        "1.62x plain, 95 % interval 1.50 to 1.74",
+        "n-gram at 8 against measured plain: faster.",
+    ):
+        assert part in result.stdout
+
+
+def test_explain_reads_a_decision_that_was_not_sampled(admin: Admin) -> None:
+    decision_id = encode(DecisionFields(12, "ngram", 8, Reason.LEARNED, "chat", "da", "5f-1"))
+    result = run("explain", "--decision", decision_id)
+    assert result.exit_code == 0
+    assert "chat/da, policy version 12" in result.stdout
+    assert "ngram, up to 8 tokens a cycle" in result.stdout
+    assert "not sampled" in result.stdout
+
+
+def test_explain_shows_what_became_of_a_sampled_request(admin: Admin) -> None:
+    stats = samples.request_stats(1)
+    admin.recorder.record_decision(stats)
+    assert admin.recorder.flush(DEADLINE_SECONDS)
+    result = run("explain", "--decision", stats.decision.decision_id)
+    assert "stop after 48 tokens; 60 proposed, 50 verified, 28 accepted" in result.stdout
+    assert "50 ms to the first token, then 10.0 ms a token" in result.stdout
+
+
+def test_pin_and_unpin_change_what_is_in_force(admin: Admin) -> None:
+    pinned = run(*PIN, *WHY)
+    assert pinned.exit_code == 0
+    assert "code-edit/code is pinned to ngram at block length 4 for" in pinned.stdout
+    assert admin.steering.snapshot.pins[0].block_length == 4
+    assert "code-edit/code: ngram at 4" in run("status").stdout
+    unpinned = run("unpin", "code-edit", "--language", "code")
+    assert "code-edit/code is not pinned; LEARNED decides." in unpinned.stdout
+    assert admin.actions() == ["unpin", "pin"]
+    again = run("unpin", "code-edit", "--language", "code")
+    assert (again.exit_code, "There is no pin" in again.stderr) == (2, True)
+
+
+def test_off_and_on_are_the_kill_switch(admin: Admin) -> None:
+    killed = run("off", "--all", "--for", "2h", "--reason", "[bold]an incident[/bold]")
+    assert killed.exit_code == 0
+    assert "Speculation is off for every route for" in killed.stdout
+    assert "[bold]an incident[/bold]" in killed.stdout
+    assert admin.steering.snapshot.kill_switches[0].route == "*"
+    assert "kill       every route for" in run("status").stdout
+    one = run("off", "chat", "--reason", "slow", "-o", "json")
+    assert json.loads(one.stdout)["active"] is True
+    assert "Speculation is off for every route" in run("on", "chat").stdout
+    assert run("on", "--all").stdout == "Speculation is on for every route.\n"
+    assert admin.actions() == ["unkill", "unkill", "kill", "kill"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "sentence"),
+    [
+        (("off", "--reason", "x"), 2, "Give one ROUTE, or --all."),
+        (("off", "chat", "--all", "--reason", "x"), 2, "Give one ROUTE, or --all."),
+        (("on",), 2, "Give one ROUTE, or --all."),
+        (("explain",), 2, "Give ROUTE with --language L, or --decision ID alone."),
+        (("explain", "chat"), 2, "Give ROUTE with --language L, or --decision ID alone."),
+        (("explain", "--decision", "nonsense"), 2, "decision id 'nonsense' is not one of this server's"),
+        (("explain", "nowhere", "-l", "da"), 2, "Route 'nowhere' is not configured; the routes are chat"),
+        (("off", "chat", "--reason", "x", "--for", "soon"), 2, "'soon' is not a duration above zero: write 90s"),
+        (("unpin", "chat", "-l", "Danish"), 2, "'Danish' is no language: write a subtag such as da"),
+        ((*PIN[:5], "eagle", *PIN[6:], *WHY), 2, "drafter: use one of none, ngram"),
+        ((*PIN[:-1], "17", *WHY), 2, "--block-length"),
+        ((*PIN[:-1], "-1", *WHY), 2, "--block-length"),
+        ((*PIN, "--for", "2h"), 2, "--reason"),
+        (("nonsense",), 2, "nonsense"),
+        (("bench", "--routes", "nowhere"), 2, "'nowhere' is not configured"),
+        (("bench", "--concurrency", "1,zero"), 2, "'zero' is not a number above 0"),
+        (("serve", "--port", "70000"), 2, "server.port is 70000 (from the command line): it should be less"),
+        (("serve", "--config", "absent.yaml"), 2, "absent.yaml cannot be read (No such file or directory)"),
+    ],
+)
+def test_a_command_that_cannot_be_ends_with_a_sentence_and_changes_nothing(
+    admin: Admin, arguments: tuple[str, ...], exit_code: int, sentence: str
+) -> None:
+    result = run(*arguments)
+    assert result.exit_code == exit_code, result.output
+    assert sentence in " ".join(result.stderr.replace("│", " ").split())
+    assert "Traceback" not in result.output
+    assert admin.steering.calls == []
+
+
+def test_without_a_server_the_remedy_is_named(nothing_listens: str) -> None:
+    result = run("status", "--server", nothing_listens)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"No admin API answers at {nothing_listens} (")
+    assert result.stderr.strip().endswith("start `paceline serve`, or give --server URL.")
+
+
+@pytest.mark.parametrize("server", ["nonsense", "http://", "http://127.0.0.1:99999999"])
+def test_a_server_that_is_no_url_is_a_sentence(server: str) -> None:
+    result = run("status", "--server", server)
+    assert result.exit_code == 1
+    assert "No admin API answers" in result.stderr
+
+
+def test_another_kind_of_server_is_recognised(admin: Admin) -> None:
+    result = run("status", "--server", f"{admin.url}/elsewhere")
+    assert result.exit_code != 0
+    assert result.stderr.count("\n") == 1
+
+
+def test_the_admin_token_is_sent(tmp_path: Path) -> None:
+    started = Admin(tmp_path, Settings.model_validate({"admin": {"token": "hunter2"}}))
+    try:
+        refused = run("status", "--server", started.url)
+        assert (refused.exit_code, "admin.token" in refused.stderr) == (1, True)
+        assert run("status", "--server", started.url, "--token", "hunter2").exit_code == 0
+    finally:
+        started.close()
+
+
+def test_config_show_tells_values_and_where_they_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "paceline.yaml"
+    path.write_text("engine: {slots: 4}")
+    monkeypatch.setenv("PACELINE_ADMIN__TOKEN", "hunter2")
+    shown = run("config", "show", "--config", str(path), "--origin", "-o", "json")
+    values: dict[str, Any] = json.loads(shown.stdout)
+    assert values["engine.slots"] == {"value": 4, "origin": str(path)}
+    assert values["admin.token"]["origin"] == "PACELINE_ADMIN__TOKEN"
+    assert values["server.port"] == {"value": 8000, "origin": "default"}
+    assert "hunter2" not in shown.stdout
+    table = run("config", "show", "--config", str(path))
+    assert "engine.slots" in table.stdout
+    assert "origin" not in table.stdout
+
+
+def test_an_unknown_key_ends_with_exit_code_2_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.yaml").write_text("engine: {slotz: 4}")
+    for command in (("serve",), ("demo",), ("bench",), ("config", "show")):
+        result = run(*command, "--config", "bad.yaml")
+        assert result.exit_code == 2
+        assert result.stderr == "engine.slotz is no setting (from bad.yaml): did you mean engine.slots?\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.yaml"]

@@ -1,0 +1,74 @@
+"""The command line's side of the admin API."""
+
+import getpass
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from tuner.cli.failures import ERROR, USAGE, CommandError
+
+TIMEOUT_SECONDS = 10.0
+USAGE_STATUSES = (400, 404, 422)
+"""Answers that mean that the command asked for something that cannot be."""
+
+
+class AdminClient:
+    """One server; every failure is a `CommandError` with one sentence."""
+
+    def __init__(self, server: str, token: str | None) -> None:
+        """`server` is the admin port's URL, `token` that of the setting admin.token."""
+        headers = {"x-paceline-actor": _actor()}
+        if token:
+            headers["authorization"] = f"Bearer {token}"
+        self._server = server.rstrip("/")
+        self._headers = headers
+
+    def get(self, *path: str) -> dict[str, Any]:
+        """The resource at ``/api/v1`` and `path`, whose parts need no escapes."""
+        return self._ask("GET", path, None)
+
+    def put(self, *path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Replace a resource."""
+        return self._ask("PUT", path, body)
+
+    def post(self, *path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Call for an action."""
+        return self._ask("POST", path, body)
+
+    def delete(self, *path: str) -> dict[str, Any]:
+        """Take a resource back."""
+        return self._ask("DELETE", path, None)
+
+    def _ask(self, method: str, path: tuple[str, ...], body: Mapping[str, Any] | None) -> dict[str, Any]:
+        url = "/".join((self._server, "api", "v1", *(quote(part, safe="*") for part in path)))
+        try:
+            # The environment's proxies are for the world outside, and an admin port is inside.
+            with httpx.Client(timeout=TIMEOUT_SECONDS, trust_env=False) as http:
+                response = http.request(method, url, json=body, headers=self._headers)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise CommandError(
+                f"No admin API answers at {self._server} ({error}): start `paceline serve`, or give --server URL."
+            ) from error
+        try:
+            answer = response.json()
+        except ValueError:
+            answer = None
+        if isinstance(answer, dict) and response.is_success:
+            return answer
+        if isinstance(answer, dict) and isinstance(answer.get("detail"), str):
+            raise CommandError(answer["detail"], USAGE if response.status_code in USAGE_STATUSES else ERROR)
+        raise CommandError(
+            f"{self._server} answered {response.status_code} and is no admin API: give --server the admin port's URL."
+        )
+
+
+def _actor() -> str:
+    """The user's name, as the audit will show it."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # a container's user need not have a name
+        name = "unknown"
+    return re.sub(r"[^\w.@+-]", "-", name, flags=re.ASCII)[:64] or "unknown"

@@ -1,0 +1,43 @@
+"""How a command ends when it cannot do what was asked: one sentence on stderr, and an exit code.
+
+0 is fine, 1 an error, 2 wrong usage or configuration, 3 a negative verdict.
+"""
+
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from policies.store import StoreError
+from tuner.settings import SettingsError
+
+ERROR = 1
+USAGE = 2
+
+
+class CommandError(Exception):
+    """One sentence for people, and the exit code."""
+
+    def __init__(self, message: str, exit_code: int = ERROR) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class SentenceGroup(TyperGroup):
+    """A group of commands that turns the exceptions meant for people into sentences."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; what is not meant for people goes through as it is."""
+        try:
+            return super().invoke(ctx)
+        except SettingsError as error:
+            _fail(error, USAGE)
+        except CommandError as error:
+            _fail(error, error.exit_code)
+        except StoreError as error:
+            _fail(error, ERROR)
+
+
+def _fail(error: Exception, exit_code: int) -> None:
+    typer.echo(str(error), err=True)
+    raise typer.Exit(exit_code) from error

@@ -1,0 +1,112 @@
+"""Commands that run something here. What they run, and the tensor libraries with it, is imported when one is called."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from tuner.cli.output import Format, Output, make_console, print_data
+from tuner.cli.tables import print_settings
+from tuner.settings_loader import CONFIG_VARIABLE, load_settings
+
+Config = Annotated[
+    Path | None, typer.Option("--config", help=f"A YAML file; also {CONFIG_VARIABLE}.", show_default=False)
+]
+Model = Annotated[
+    str | None, typer.Option("--model", help="A folder or a Hugging Face id; setting model.path.", show_default=False)
+]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the result there too.", show_default=False)]
+
+
+def serve(
+    config: Config = None,
+    model: Model = None,
+    host: Annotated[str | None, typer.Option("--host", help="Setting server.host.", show_default=False)] = None,
+    port: Annotated[int | None, typer.Option("--port", help="Setting server.port.", show_default=False)] = None,
+    admin_port: Annotated[
+        int | None, typer.Option("--admin-port", help="Setting admin.port.", show_default=False)
+    ] = None,
+) -> None:
+    """Serve a model with an OpenAI-compatible API, and tune speculation while it serves."""
+    overrides = _given(
+        {"model": {"path": model}, "server": {"host": host, "port": port}, "admin": {"port": admin_port}}
+    )
+    settings = load_settings(config, overrides).settings
+    from tuner import root
+
+    raise typer.Exit(root.serve(settings, Console()))
+
+
+def demo(
+    config: Config = None,
+    model: Model = None,
+    minutes: Annotated[float, typer.Option("--minutes", min=0.1, max=5.0, help="How long traffic runs.")] = 5.0,
+    json_path: JsonFile = None,
+) -> None:
+    """Serve the default model to a mix of traffic for a few minutes, and show what is learned."""
+    settings = load_settings(config, _given({"model": {"path": model}})).settings
+    from tuner import demo as runner
+
+    raise typer.Exit(runner.run_demo(settings, json_path, minutes, Console()))
+
+
+def bench(
+    config: Config = None,
+    model: Model = None,
+    routes: Annotated[str | None, typer.Option("--routes", help="R,..; all of them unless given.")] = None,
+    concurrency: Annotated[str, typer.Option("--concurrency", help="Numbers of clients.")] = "1,2,4,8,16",
+    arms: Annotated[str, typer.Option("--arms", help="plain, DRAFTER:K and tuned.")] = "plain,ngram:4,tuned",
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Each cell so often, the order reversed.")] = 3,
+    json_path: JsonFile = None,
+) -> None:
+    """Measure arms against each other on the workload, in turn within one process."""
+    settings = load_settings(config, _given({"model": {"path": model}})).settings
+    chosen = list(settings.routes) if routes is None else _listed(routes)
+    for route in chosen:
+        if route not in settings.routes:
+            known = ", ".join(settings.routes)
+            raise typer.BadParameter(f"{route!r} is not configured; use some of {known}.", param_hint="--routes")
+    clients = [_positive(part) for part in _listed(concurrency)]
+    from tuner import bench as runner
+
+    raise typer.Exit(runner.run_bench(settings, chosen, clients, _listed(arms), repeats, json_path, Console()))
+
+
+def fetch() -> None:
+    """Download the default model once, and convert it into the local cache."""
+    from tuner import root
+
+    typer.echo(root.fetch_model(Console(stderr=True)))
+
+
+def show(
+    config: Config = None,
+    origin: Annotated[bool, typer.Option("--origin", help="Say where each value comes from.")] = False,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show every setting in force."""
+    rows = list(load_settings(config).values())
+    if output is Format.TABLE:
+        print_settings(make_console(), rows, origin=origin)
+    elif origin:
+        print_data({name: {"value": value, "origin": came_from} for name, value, came_from in rows}, output)
+    else:
+        print_data({name: value for name, value, _ in rows}, output)
+
+
+def _given(overrides: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """`overrides` without what was not given."""
+    return {
+        group: {key: value for key, value in keys.items() if value is not None} for group, keys in overrides.items()
+    }
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise typer.BadParameter(f"{text!r} is not a number above 0.", param_hint="--concurrency")
+    return int(text)

@@ -1,0 +1,155 @@
+"""The admin API's answers as text for people."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tuner.api.durations import describe_duration
+
+
+def print_status(console: Console, status: Mapping[str, Any], policies: Sequence[Mapping[str, Any]]) -> None:
+    """`paceline status`."""
+    store = "up" if status["store"]["up"] else "DOWN"
+    console.print(f"model      {status['model'] or 'no traffic yet'}, {'ready' if status['ready'] else 'NOT READY'}")
+    console.print(f"store      {store}, {status['store']['dropped']} rows dropped")
+    console.print(f"requests   {status['requests']}, {status['looped_requests']} of them looped")
+    console.print(f"throughput {_throughput(status['throughput'])}")
+    window = "a plain window is open" if status["plain_window"] else "no plain window is open"
+    console.print(f"baseline   {status['switchback_share']:.0%} of the time in plain windows; {window}")
+    for kill in status["kill_switches"]:
+        console.print(
+            f"kill       {_route(kill['route'])}{_until(kill['expires_at'])}, by {kill['actor']}: {kill['reason']}"
+        )
+    for pin in status["pins"]:
+        arm = "plain" if pin["block_length"] == 0 else f"{pin['drafter']} at {pin['block_length']}"
+        where = f"{pin['route']}/{pin['language']}"
+        console.print(f"pin        {where}: {arm}{_until(pin['expires_at'])}, by {pin['actor']}: {pin['reason']}")
+    if not policies:
+        console.print("No traffic yet: send requests, then look again.")
+        return
+    table = Table("route", "language", "state", "drafter", "K by load", "speedup (95 %)", "requests", "reason")
+    for policy in policies:
+        table.add_row(
+            policy["route"],
+            policy["language"],
+            policy["state"],
+            policy["drafter"],
+            _schedule(policy["schedule"]),
+            _speedup(policy),
+            str(policy["requests"]),
+            policy["reason"],
+        )
+    console.print(table)
+
+
+def print_explanation(console: Console, view: Mapping[str, Any]) -> None:
+    """`paceline explain ROUTE --language L`."""
+    explanation, policy = view["explanation"], view["policy"]
+    console.print(f"{view['route']}/{view['language']} (mode {view['mode']})")
+    if policy is None:
+        console.print("policy     none yet: no traffic of this kind was seen")
+    else:
+        arm = policy["arm"]
+        schedule = _schedule(arm["schedule"])
+        console.print(
+            f"policy     version {policy['version']}, {policy['state']}: {arm['drafter']}, K by load {schedule}"
+        )
+    console.print(f"reason     {explanation['reason']}: {explanation['sentence']}")
+    console.print()
+    table = Table("", "rung", "what it says now", title="The ladder, strongest first", title_justify="left")
+    marks = {"decides": "=>", "above": "", "below": "x"}
+    for rung in explanation["ladder"]:
+        table.add_row(marks[rung["standing"]], rung["name"], rung["note"])
+    console.print(table)
+    console.print("=> decides; what stands above it would override it, what stands below (x) is overridden.")
+    if explanation["evidence"]:
+        console.print()
+        console.print("Evidence")
+        for sentence in explanation["evidence"]:
+            console.print(f"  {sentence}")
+
+
+def print_decision(console: Console, decision: Mapping[str, Any]) -> None:
+    """`paceline explain --decision ID`."""
+    arm = "plain" if decision["cap"] == 0 else f"{decision['drafter']}, up to {decision['cap']} tokens a cycle"
+    console.print(f"decision   {decision['decision_id']}")
+    console.print(f"context    {decision['route']}/{decision['language']}, policy version {decision['policy_version']}")
+    console.print(f"arm        {arm}")
+    console.print(f"reason     {decision['reason']}: {decision['sentence']}")
+    if decision["source"] == "id":
+        console.print("outcome    not sampled: all of this was read from the id")
+        return
+    tpot = decision["tpot_seconds"]
+    console.print(
+        f"outcome    {decision['finish']} after {decision['output_tokens']} tokens; {decision['proposed']} proposed, "
+        f"{decision['verified']} verified, {decision['accepted']} accepted"
+    )
+    seconds = "" if tpot is None else f", then {tpot * 1000:.1f} ms a token"
+    console.print(f"time       {decision['ttft_seconds'] * 1000:.0f} ms to the first token{seconds}")
+
+
+def print_kill_switch(console: Console, view: Mapping[str, Any]) -> None:
+    """`paceline off` and `paceline on`."""
+    if not view["active"]:
+        console.print(f"Speculation is on for {_route(view['route'])}.")
+        return
+    holding = [kill for kill in view["in_force"] if kill["route"] in (view["route"], "*")]
+    for kill in holding:
+        console.print(f"Speculation is off for {_route(kill['route'])}{_until(kill['expires_at'])}: {kill['reason']}")
+
+
+def print_pin(console: Console, view: Mapping[str, Any]) -> None:
+    """`paceline pin` and `paceline unpin`: what is in force now."""
+    pin = view["pin"]
+    where = f"{view['route']}/{view['language']}"
+    if pin is None:
+        console.print(f"{where} is not pinned; {view['explanation']['reason']} decides.")
+        return
+    arm = "plain" if pin["block_length"] == 0 else f"{pin['drafter']} at block length {pin['block_length']}"
+    console.print(f"{where} is pinned to {arm}{_until(pin['expires_at'])}: {pin['reason']}")
+
+
+def print_settings(console: Console, rows: Sequence[tuple[str, Any, str]], *, origin: bool) -> None:
+    """`paceline config show`."""
+    table = Table("setting", "value", *(["origin"] if origin else []))
+    for name, value, came_from in rows:
+        table.add_row(name, "" if value is None else str(value), *([came_from] if origin else []))
+    console.print(table)
+
+
+def _route(route: str) -> str:
+    return "every route" if route == "*" else route
+
+
+def _until(expires_at: float | None) -> str:
+    return "" if expires_at is None else f" for {describe_duration(expires_at - time.time())}"
+
+
+def _schedule(steps: Sequence[Mapping[str, int]]) -> str:
+    """``1-2: 8, 3-8: 4``; ``plain`` for an empty schedule."""
+    parts = []
+    for step in steps:
+        load = (
+            f"{step['load_low']}"
+            if step["load_low"] == step["load_high"]
+            else f"{step['load_low']}-{step['load_high']}"
+        )
+        parts.append(f"{load}: {step['block_length']}")
+    return ", ".join(parts) or "plain"
+
+
+def _speedup(policy: Mapping[str, Any]) -> str:
+    if policy["speedup"] is None:
+        return "unknown"
+    return f"{policy['speedup']:.2f} ({policy['speedup_low']:.2f} to {policy['speedup_high']:.2f})"
+
+
+def _throughput(throughput: Mapping[str, float]) -> str:
+    parts = []
+    for name in ("tuned", "plain"):
+        seconds = throughput[f"{name}_seconds"]
+        parts.append(f"{name} {throughput[f'{name}_tokens'] / seconds:.0f}" if seconds else f"{name} unknown")
+    return f"{', '.join(parts)} tokens per busy second"
