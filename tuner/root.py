@@ -19,8 +19,9 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from engine.messages import EngineOptions
+from engine.model_config import ModelError
 from engine.model_fetch import DEFAULT_MODEL, default_model_path, fetch_default_model, resolve_model
-from engine.process import EngineClient, EngineGoneError
+from engine.process import EngineClient, EngineGoneError, EngineStartError
 from engine.server.app import ServerOptions, create_app
 from engine.server.tokenizer import load_tokenizer
 from policies import Arm, Context, Decision, DecisionSource, EngineStatus, RequestFeatures
@@ -45,6 +46,10 @@ CLOSE_SECONDS = 10.0
 
 class StartError(Exception):
     """The service cannot start; the message is one sentence for people."""
+
+
+START_ERRORS = (StartError, EngineStartError, ModelError)
+"""What starting raises besides `policies.store.StoreError`; the command line prints the sentence and ends with 1."""
 
 
 class DecisionSwitch:

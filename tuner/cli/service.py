@@ -1,11 +1,14 @@
 """Commands that run something here. What they run, and the tensor libraries with it, is imported when one is called."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from tuner.cli.failures import CommandError
 from tuner.cli.output import Format, Output, make_console, print_data
 from tuner.cli.tables import print_settings
 from tuner.settings_loader import CONFIG_VARIABLE, load_settings
@@ -17,6 +20,9 @@ Model = Annotated[
     str | None, typer.Option("--model", help="A folder or a Hugging Face id; setting model.path.", show_default=False)
 ]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the result there too.", show_default=False)]
+
+ROOMS = ("policies", "kernels", "engine", "tuner")
+"""Ours: one that is missing is a fault, and no extra."""
 
 
 def serve(
@@ -33,9 +39,10 @@ def serve(
         {"model": {"path": model}, "server": {"host": host, "port": port}, "admin": {"port": admin_port}}
     )
     settings = load_settings(config, overrides).settings
-    from tuner import root
+    with _starting():
+        from tuner import root
 
-    raise typer.Exit(root.serve(settings, Console()))
+        raise typer.Exit(root.serve(settings, Console()))
 
 
 def demo(
@@ -46,9 +53,10 @@ def demo(
 ) -> None:
     """Serve the default model to a mix of traffic for a few minutes, and show what is learned."""
     settings = load_settings(config, _given({"model": {"path": model}})).settings
-    from tuner import demo as runner
+    with _starting():
+        from tuner import demo as runner
 
-    raise typer.Exit(runner.run_demo(settings, json_path, minutes, Console()))
+        raise typer.Exit(runner.run_demo(settings, json_path, minutes, Console()))
 
 
 def bench(
@@ -68,16 +76,18 @@ def bench(
             known = ", ".join(settings.routes)
             raise typer.BadParameter(f"{route!r} is not configured; use some of {known}.", param_hint="--routes")
     clients = [_positive(part) for part in _listed(concurrency)]
-    from tuner import bench as runner
+    with _starting():
+        from tuner import bench as runner
 
-    raise typer.Exit(runner.run_bench(settings, chosen, clients, _listed(arms), repeats, json_path, Console()))
+        raise typer.Exit(runner.run_bench(settings, chosen, clients, _listed(arms), repeats, json_path, Console()))
 
 
 def fetch() -> None:
     """Download the default model once, and convert it into the local cache."""
-    from tuner import root
+    with _starting():
+        from tuner import root
 
-    typer.echo(root.fetch_model(Console(stderr=True)))
+        typer.echo(root.fetch_model(Console(stderr=True)))
 
 
 def show(
@@ -93,6 +103,23 @@ def show(
         print_data({name: {"value": value, "origin": came_from} for name, value, came_from in rows}, output)
     else:
         print_data({name: value for name, value, _ in rows}, output)
+
+
+@contextmanager
+def _starting() -> Iterator[None]:
+    """What keeps the service from starting becomes one sentence; so does a missing extra."""
+    try:
+        from tuner.root import START_ERRORS
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] in ROOMS:
+            raise
+        raise CommandError(
+            f"{error.name} is not installed: install the extra with pip install 'paceline[engine]'."
+        ) from error
+    try:
+        yield
+    except START_ERRORS as error:
+        raise CommandError(str(error)) from error
 
 
 def _given(overrides: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
