@@ -186,7 +186,8 @@ def test_the_decision_is_in_the_headers_and_the_rest_only_with_debug() -> None:
     assert debug["x-paceline-cap"] == "5"
     assert debug["x-paceline-language"] == "da"
     assert debug["x-paceline-route"] == "code-edit"
-    assert debug["x-paceline-looped"] == "false"
+    whole = send(engine, CHAT, chat_body(), decisions=source, headers=headers).headers
+    assert whole["x-paceline-looped"] == "false"
     assert source.asked[-1][0] == Context(MODEL, "code-edit", "da")
 
 
