@@ -32,23 +32,23 @@ from policies.types import (
     Mode,
     Pin,
     Policy,
-    PolicyState,
+    Reason,
     RequestFeatures,
     RequestStats,
-    Survival,
 )
-from tuner.acceptance import Acceptance, Curve
+from tuner.acceptance import Acceptance
 from tuner.baseline import Baseline, Era
 from tuner.cost_model import CostModel
 from tuner.decider import Decider, RouteModes
 from tuner.orders import Orders
 from tuner.policy_book import Key, PolicyBook
 from tuner.snapshot import PolicySnapshot
+from tuner.survivals import published_survivals, rounded
 from tuner.switchback import Switchback, SwitchbackOptions
 from tuner.verdict import Bounds, Findings
 
 _log = logging.getLogger(__name__)
-_NOTHING = Survival(())
+_ORDERED = (Reason.PINNED, Reason.KILL_SWITCH)
 _KV_CYCLES = 100.0
 """Cycles over which the mean context of a sequence is averaged."""
 _KV_AT_START = 256.0
@@ -168,12 +168,14 @@ class Controller:
         """
         with self._lock:
             now = self._monotonic()
-            changed = self._orders.drop_expired(self._clock())
-            if now - self._recomputed_at >= self._options.recompute_seconds:
+            expired = self._orders.drop_expired(self._clock())
+            learned = now - self._recomputed_at >= self._options.recompute_seconds
+            if learned:
                 self._recomputed_at = now
                 self._learn()
-                changed = True
-            if self._move_window() or changed:
+            if expired or learned:
+                self._judge([key for key in self._contexts() if expired or self._book.is_due(key, now)])
+            if self._move_window() or expired or learned:
                 self._publish_changes()
             return self._book.take_changes()
 
@@ -191,26 +193,26 @@ class Controller:
             if pin.language != ANY:
                 self._seen.setdefault((pin.route, pin.language))
             self._move_window()
-            self._publish_changes()
+            self._obey()
 
     def remove_pin(self, route: str, language: str) -> Pin | None:
         """Take back the pin set for exactly (`route`, `language`), at once; returns it, or None if there is none."""
         with self._lock:
             found = self._orders.remove_pin(route, language)
-            self._publish_changes()
+            self._obey()
             return found
 
     def set_kill(self, kill: KillSwitch) -> None:
         """Switch speculation off for a route, or everywhere, within one cycle."""
         with self._lock:
             self._orders.set_kill(kill)
-            self._publish_changes()
+            self._obey()
 
     def clear_kill(self, route: str) -> KillSwitch | None:
         """Take back the kill switch of exactly `route`; returns it, or None if there is none."""
         with self._lock:
             found = self._orders.clear_kill(route)
-            self._publish_changes()
+            self._obey()
             return found
 
     def state(self) -> dict[str, Any]:
@@ -240,11 +242,13 @@ class Controller:
             except (KeyError, TypeError, ValueError) as error:
                 _log.warning("the saved state of the tuner is damaged, learning starts from nothing: %s", error)
             for policy in policies:
-                key = (policy.context.route, policy.context.language)
-                self._book.raise_version(key, policy.version)
-                if kept and policy.state in (PolicyState.ON, PolicyState.OFF) and policy.arm.drafter == self._drafter:
+                self._book.raise_version((policy.context.route, policy.context.language), policy.version)
+                if kept:
                     self._book.resume(policy)
             self._learn()
+            # The orders of the earlier run are given again after this call, or have expired by the next tick.
+            ordered = {key for key, policy in self._book.policies.items() if policy.reason in _ORDERED}
+            self._judge([key for key in self._contexts() if key not in ordered])
             self._publish_changes()
             return kept
 
@@ -260,19 +264,30 @@ class Controller:
 
     def _learn(self) -> None:
         """Recompute curves, cost and baseline from the counts."""
-        contexts = dict.fromkeys((*tuple(self._seen), *self._acceptance.contexts(self._drafter)))
+        contexts = dict.fromkeys((*self._contexts(), *self._acceptance.contexts(self._drafter)))
         self._pooled, self._curves = self._acceptance.curves(self._drafter, contexts)
         self._cost.refit()
         self._plain = self._baseline.plain_seconds()
         self._baseline_error = self._baseline.relative_error(self._plain)
 
+    def _contexts(self) -> list[Key]:
+        """Every context that was seen or counted."""
+        return list(dict.fromkeys((*tuple(self._seen), *self._curves, *self._book.policies)))
+
+    def _judge(self, keys: Sequence[Key]) -> None:
+        now, monotonic = self._clock(), self._monotonic()
+        for key in keys:
+            self._book.update(key, self._findings(key, now), now, monotonic)
+
+    def _obey(self) -> None:
+        """Put what operators changed in force."""
+        self._judge(self._contexts())
+        self._publish_changes()
+
     def _publish_changes(self) -> None:
-        """Judge every context, and swap the snapshot; the engine gets a `CyclePolicy` only if it differs."""
-        now = self._clock()
-        for key in dict.fromkeys((*tuple(self._seen), *self._curves)):
-            self._book.update(key, self._findings(key, now), now, self._monotonic())
+        """Swap the snapshot; the engine gets a `CyclePolicy` only if it differs from the last one."""
         previous = self.snapshot.cycle_policy
-        cycle_policy = self._cycle_policy(now, previous.version)
+        cycle_policy = self._cycle_policy(previous.version)
         if cycle_policy != previous or previous.version == 0:
             cycle_policy = replace(cycle_policy, version=previous.version + 1)
         self.snapshot = self._snapshot_of(cycle_policy)
@@ -301,21 +316,14 @@ class Controller:
             kill=kill_for(self._orders.kill_switches, route, now),
         )
 
-    def _cycle_policy(self, now: float, version: int) -> CyclePolicy:
-        survivals: dict[tuple[str, str, str], Survival] = {}
-        for (route, language), curve in self._curves.items():
-            survivals[self._drafter, route, language] = _rounded(curve)
-        for route, language in self._book.policies:
-            pin = pin_for(self._orders.pins, route, language, now)
-            pinned_off = pin is not None and (pin.block_length == 0 or pin.drafter == PLAIN)
-            if pinned_off or kill_for(self._orders.kill_switches, route, now) is not None:
-                survivals[self._drafter, route, language] = _NOTHING
+    def _cycle_policy(self, version: int) -> CyclePolicy:
+        survivals = published_survivals(self._drafter, self._curves, self._contexts(), self._orders, self._clock())
         return CyclePolicy(
             version=version,
             kill=self._orders.killed_everywhere,
             window=self._switchback.window,
             survivals=survivals,
-            default_survivals={self._drafter: _rounded(self._pooled)} if self._drafter != PLAIN else {},
+            default_survivals={self._drafter: rounded(self._pooled)} if self._drafter != PLAIN else {},
             cost=self._cost.cost,
             draft_seconds=self._cost.draft_seconds,
             margin=self._options.margin,
@@ -339,11 +347,6 @@ class Controller:
             requests=dict(self._requests),
             looped_requests=self._baseline.looped,
         )
-
-
-def _rounded(curve: Curve) -> Survival:
-    """Rounded, so that a change too small to matter is none."""
-    return Survival(tuple(tuple(round(value, 4) for value in row) for row in curve.survival.by_confidence))
 
 
 def _served_as(arm: Arm) -> tuple[str, bool]:

@@ -1,5 +1,6 @@
 """The policies in force, by context: their versions, and how often what is learned may change them."""
 
+import math
 from dataclasses import replace
 
 from policies.types import Arm, Context, Policy, PolicyState, Reason
@@ -23,6 +24,7 @@ class PolicyBook:
         """The arm last learned, which a pin or a kill switch may cover for a while."""
         self._versions: dict[Key, int] = {}
         self._changed_at: dict[Key, float] = {}
+        self._judged_at: dict[Key, float] = {}
         self._pending: list[Policy] = []
 
     @property
@@ -40,19 +42,31 @@ class PolicyBook:
         self._versions[key] = max(version, self._versions.get(key, 0))
 
     def resume(self, policy: Policy) -> None:
-        """Let hysteresis start from an arm that was learned in an earlier run."""
-        self._learned[policy.context.route, policy.context.language] = policy.arm
+        """Put a policy of an earlier run in force, without its measured gain, which belongs to that run."""
+        key = policy.context.route, policy.context.language
+        self._policies[key] = replace(policy, evidence=replace(policy.evidence, speedup=None))
+        self._changed_at[key] = self._judged_at[key] = -math.inf
+        if policy.reason is Reason.LEARNED:
+            self._learned[key] = policy.arm
 
     def take_changes(self) -> list[Policy]:
         """The new versions since the last call, in order."""
         pending, self._pending = self._pending, []
         return pending
 
+    def is_due(self, key: Key, monotonic_seconds: float) -> bool:
+        """Whether judging `key` again could change what is learned; it costs a millisecond or two."""
+        policy = self._policies.get(key)
+        if policy is None or policy.state is PolicyState.LEARNING:
+            return True
+        return monotonic_seconds - self._judged_at[key] >= self._min_change_seconds
+
     def update(self, key: Key, found: Findings, unix_seconds: float, monotonic_seconds: float) -> None:
         """Judge one context again.
 
         What operators set takes effect at once. What is learned makes at most one version in `min_change_seconds`.
         """
+        self._judged_at[key] = monotonic_seconds
         previous = self._policies.get(key)
         policy = judge(Context(self._model, *key), found, self._bounds, previous, self._learned.get(key))
         if previous is not None:

@@ -14,7 +14,8 @@ from tuner.acceptance import Curve
 
 _NEAR = 0.98
 _STAYS = 0.96
-_DRAWS = 8
+_SAMPLES = 8
+"""Sequences drawn at least, over all draws, for a predicted gain."""
 
 
 def block_lengths(
@@ -71,10 +72,11 @@ def predicted_gain(curve: Curve, cost: PassCost, load: int, kv_each: float, cap:
     """
     kv_tokens = round(load * kv_each)
     emitted = seconds = 0.0
-    for draw in range(_DRAWS):
+    draws = max(1, _SAMPLES // load)
+    for draw in range(draws):
         candidates: list[Candidate] = []
         for index in range(load):
-            bucket = _bucket(curve.shares, (index + (draw + 0.5) / _DRAWS) / load)
+            bucket = _bucket(curve.shares, (index + (draw + 0.5) / draws) / load)
             survival = curve.survival.of(bucket)
             candidates.append(Candidate(cap if bucket else 0, survival, forced=False))
         verified = allocate(candidates, cost, kv_tokens, margin, math.inf)

@@ -404,12 +404,28 @@ def test_a_restart_resumes_what_was_learned_but_no_claim_about_gains(served: Sim
     assert again.controller.restore(state, tuple(served.controller.snapshot.policies.values()))
     before, after = served.policy_of(*EDIT), again.policy_of(*EDIT)
     assert after.state is PolicyState.ON
-    assert after.version == before.version + 1
+    assert (after.version, after.arm) == (before.version, before.arm)
+    assert again.controller.tick() == []
     assert after.evidence.survival == pytest.approx(before.evidence.survival, abs=0.01)
     assert after.evidence.speedup is None
     assert again.policy_of(*STORY).state is PolicyState.OFF
     assert again.controller.snapshot.baseline == ()
     assert decide(again).reason is Reason.LEARNED
+
+
+def test_a_restart_under_a_pin_makes_no_version_until_the_pin_is_gone() -> None:
+    engine = SimulatedEngine(TWO_ROUTES, DEMO)
+    engine.serve([EDIT], 1, 30)
+    tick_after(engine, 10.0)
+    engine.controller.set_pin(pin(block_length=3))
+    pinned = engine.policy_of(*EDIT)
+    again = restarted(engine)
+    assert again.controller.restore(engine.controller.state(), tuple(engine.controller.snapshot.policies.values()))
+    again.controller.set_pin(pin(block_length=3))
+    assert again.policy_of(*EDIT).version == pinned.version
+    again.controller.remove_pin(*EDIT)
+    assert again.policy_of(*EDIT).version == pinned.version + 1
+    assert again.policy_of(*EDIT).state is PolicyState.ON
 
 
 @pytest.mark.parametrize(
