@@ -14,9 +14,10 @@ _NOTHING = Survival(())
 def published_survivals(
     drafter: str, curves: Mapping[Key, Curve], contexts: Iterable[Key], orders: Orders, now: float
 ) -> dict[tuple[str, str, str], Survival]:
-    """`CyclePolicy.survivals`: the curves, and nothing to verify in those of `contexts` that are killed or pinned plain.
+    """`CyclePolicy.survivals`: the curves, but nothing in those of `contexts` that are killed or pinned plain.
 
-    So requests stop speculating in the cycle that sees the order first, whatever they were decided as.
+    So running requests stop in the cycle that sees the order first. Those that an earlier pin forces are not weighed:
+    only a kill switch, through `CyclePolicy.kill` and `killed_routes`, stops them.
     """
     survivals = {(drafter, *key): rounded(curve) for key, curve in curves.items()}
     for route, language in contexts:
