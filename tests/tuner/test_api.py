@@ -1,7 +1,7 @@
 """The admin API over HTTP, with a steering that is scripted and a recorder with a real store."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -336,6 +336,24 @@ def test_the_deciding_rung_follows_the_ladder() -> None:
     assert reason() is Reason.SWITCHBACK
     steering.set_kill(samples.kill_switch())
     assert reason() is Reason.KILL_SWITCH
+
+
+def test_what_is_not_measured_here_is_not_told_as_evidence() -> None:
+    unseen = replace(
+        samples.policy(1), evidence=replace(samples.policy(1).evidence, cycles=0, requests=0, speedup=None)
+    )
+    found = explain(snapshot({("code-edit", "code"): unseen}), "code-edit", "code", RouteSettings(), 1_000.0)
+    told = " ".join(found.evidence)
+    assert "0 requests and 0 cycles" in told
+    assert "are kept" not in told
+    assert "Measured speedup: unknown" in told
+
+
+def test_the_learned_rung_of_a_pinned_context_does_not_show_the_pin() -> None:
+    pinned = replace(samples.policy(1), state=PolicyState.PINNED, reason=Reason.PINNED)
+    found = explain(snapshot({("code-edit", "code"): pinned}), "code-edit", "code", RouteSettings(), 1_000.0)
+    learned = next(rung for rung in found.ladder if rung.name == "learned")
+    assert learned.note == "goes on learning; its arm comes back when nothing stronger holds"
 
 
 def test_every_reason_has_a_sentence() -> None:

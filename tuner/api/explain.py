@@ -160,6 +160,8 @@ def _learned_note(policy: Policy | None, mode: Mode) -> str:
         return "no traffic seen yet"
     if policy.state is PolicyState.LEARNING:
         return f"still learning (version {policy.version})"
+    if policy.state in (PolicyState.PINNED, PolicyState.KILLED):
+        return "goes on learning; its arm comes back when nothing stronger holds"
     return f"{schedule_words(policy.arm)} (version {policy.version})"
 
 
@@ -186,7 +188,7 @@ def schedule_words(arm: Arm) -> str:
 
 def _evidence_sentences(evidence: Evidence) -> list[str]:
     sentences = [f"Seen: {evidence.requests} requests and {evidence.cycles} cycles."]
-    if evidence.survival:
+    if evidence.survival and evidence.cycles:  # before the first cycle the curve is only what related contexts suggest
         kept = ", ".join(f"{length}: {share:.0%}" for length, share in _thinned(evidence.survival))
         sentences.append(f"Blocks of which at least so many drafted tokens are kept: {kept}.")
     if evidence.predicted_speedup:

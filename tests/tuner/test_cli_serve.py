@@ -1,0 +1,62 @@
+"""`paceline serve` where it cannot start: one sentence, exit code 1, and nothing written."""
+
+import socket
+import sqlite3
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from policies.store import Store
+from tuner.cli import app
+
+
+def serve(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["serve", "--port", "0", "--admin-port", "0", *arguments])
+
+
+def sentence(result: Result) -> str:
+    """The one line on stderr of a command that ended with 1."""
+    assert result.exit_code == 1, result.output
+    (line,) = result.stderr.splitlines()
+    assert line.endswith(".")
+    return line
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_missing_model_path_is_named(folder: Path) -> None:
+    assert "absent/model" in sentence(serve("--model", "./absent/model"))
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(("option", "setting"), [("--port", "server.port"), ("--admin-port", "admin.port")])
+def test_a_port_in_use_is_named_with_its_setting(folder: Path, option: str, setting: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        line = sentence(serve(option, str(port)))
+    assert line.startswith(f"{setting}: cannot listen on 127.0.0.1:{port} (")
+    assert list(folder.iterdir()) == []
+
+
+def test_a_database_at_a_newer_schema_is_left_as_it_is(folder: Path) -> None:
+    database = folder / "paceline.db"
+    Store(f"sqlite:///{database}").upgrade()
+    connection = sqlite3.connect(database)
+    connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    connection.commit()
+    connection.close()
+    before = database.read_bytes()
+    assert "schema revision '9999', newer than" in sentence(serve())
+    assert database.read_bytes() == before
+
+
+def test_an_unusable_database_url_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_DATABASE__URL", "nosuch://user:secret@host/name")
+    line = sentence(serve())
+    assert line.startswith("database.url is 'host/name'")
+    assert "secret" not in line
