@@ -186,7 +186,8 @@ def _allocate(
         if survival is None:
             survival = policy.default_survivals.get(decision.drafter)
         curve = survival.of(proposal.confidence) if survival is not None and proposal.tokens else ()
-        mean_emitted = (sequence.output_length - 1) / sequence.cycles if sequence.cycles else 1.0
+        # The first output token came from the prompt's pass: it stands for one plain cycle that everybody starts with.
+        mean_emitted = sequence.output_length / (sequence.cycles + 1)
         candidates.append(Candidate(len(proposal.tokens), curve, decision.forced, mean_emitted))
     return allocate(candidates, policy.cost, kv_tokens, policy.margin, policy.max_neighbour_slowdown)
 
