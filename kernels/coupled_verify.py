@@ -119,6 +119,8 @@ def _coupled_token(target: TargetScores, sampling: Sampling, position: int) -> i
     them do not reach it either. Both bounds err to the safe side, so that the result is the dense one.
     """
     scores, token_ids = target.scores, target.token_ids
+    if token_ids is not None and token_ids.size == 1:
+        return int(token_ids[0])
     if scores.size <= _HEAD_TOKENS:
         contenders = np.arange(scores.size)
         tokens = contenders if token_ids is None else token_ids
