@@ -5,7 +5,9 @@ not depend on how it was decoded. Three things make it so, and every change here
 
 * linear layers through `PackedLinear`, over at least `MIN_ROWS` rows;
 * attention as plain batched products, the query rows of a slot (row by head of the group) padded to a multiple of
-  `QUERY_PADDING` and the keys to a multiple of `KEY_PADDING`, where a masked key weighs exactly zero;
+  `QUERY_PADDING` and the keys to a multiple of `KEY_PADDING`, where a masked key weighs exactly zero; and the sum over
+  the values cut where the libraries change its order: in float32 MKL does so below `MIN_KEYS_FLOAT32` keys, in
+  bfloat16 oneDNN does above `VALUE_CHUNK_BFLOAT16`;
 * one path for every shape.
 """
 
@@ -22,6 +24,8 @@ from engine.model_config import ModelConfig
 
 QUERY_PADDING = 16
 KEY_PADDING = 64
+MIN_KEYS_FLOAT32 = 384
+VALUE_CHUNK_BFLOAT16 = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,22 @@ class _Layout:
     """[(high - low), queries, keys], 0 or -inf."""
 
 
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
+
+
+def _weighted_sum(shares: Tensor, values: Tensor) -> Tensor:
+    """[batch, queries, keys] by [batch, keys, head_dim], in an order of sums that does not depend on `keys`."""
+    keys = shares.shape[-1]
+    if keys <= VALUE_CHUNK_BFLOAT16 or shares.dtype == torch.float32:
+        return torch.bmm(shares, values)
+    total = torch.bmm(shares[:, :, :VALUE_CHUNK_BFLOAT16], values[:, :VALUE_CHUNK_BFLOAT16])
+    for start in range(VALUE_CHUNK_BFLOAT16, keys, VALUE_CHUNK_BFLOAT16):
+        stop = start + VALUE_CHUNK_BFLOAT16
+        total += torch.bmm(shares[:, :, start:stop], values[:, start:stop])
+    return total
+
+
 class Decoder:
     """A loaded model with its KV cache. Not thread-safe: the engine loop owns it.
 
@@ -106,11 +126,12 @@ class Decoder:
         self.capacity = capacity
         self.dtype = weights.embedding.dtype
         self._weights = weights
+        self._min_keys = MIN_KEYS_FLOAT32 if self.dtype == torch.float32 else KEY_PADDING
         self._cache = KvCache(
             layers=config.num_layers,
             slots=slots,
             kv_heads=config.num_kv_heads,
-            capacity=-(-capacity // KEY_PADDING) * KEY_PADDING,
+            capacity=max(self._min_keys, _round_up(capacity, KEY_PADDING)),
             head_dim=config.head_dim,
             dtype=self.dtype,
         )
@@ -121,7 +142,6 @@ class Decoder:
         cosine, sine = angles.cos(), angles.sin()
         self._cosine = torch.cat([cosine, cosine], dim=-1).to(self.dtype)
         self._sine = torch.cat([-sine, sine], dim=-1).to(self.dtype)
-        self._epsilon = torch.tensor(config.norm_epsilon)
         self._key_positions = torch.arange(self._cache.capacity)
 
     @torch.inference_mode()
@@ -134,7 +154,7 @@ class Decoder:
             ValueError: no rows, lists of different lengths, or a slot or position outside the cache.
         """
         layout = self._layout(batch)
-        config, group = self.config, self._group
+        config = self.config
         count, keys, queries = layout.count, layout.keys, layout.queries
         heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         rotated = heads + kv_heads
@@ -148,7 +168,7 @@ class Decoder:
             qkv = weights.qkv(self._norm(hidden, weights.attention_norm)).view(-1, rotated + kv_heads, head_dim)
             turned = qkv[:, :rotated]
             other_half = torch.roll(turned, head_dim // 2, -1)
-            turned.mul_(layout.cosine).addcmul_(other_half, layout.sine)
+            turned.mul_(layout.cosine).add_(other_half.mul_(layout.sine))
             cached_keys = self._cache.keys[layer].view(-1, head_dim, self._cache.capacity)
             cached_values = self._cache.values[layer]
             cached_keys[layout.cache_rows, :, layout.positions] = qkv[:count, heads:rotated]
@@ -158,7 +178,7 @@ class Decoder:
                 layout.mask, packed, cached_keys[layout.low : layout.high, :, :keys], alpha=self._scale
             )
             values = cached_values.view(-1, self._cache.capacity, head_dim)[layout.low : layout.high, :keys]
-            mixed = torch.bmm(torch.softmax(scores, -1), values)
+            mixed = _weighted_sum(torch.softmax(scores, -1), values)
             torch.index_select(mixed.view(-1, head_dim), 0, gathered_rows, out=attended_rows)
             hidden = weights.attention_out.plus(attended, hidden)
             normed = self._norm(hidden, weights.feed_forward_norm)
@@ -175,10 +195,7 @@ class Decoder:
         return self._weights.head(self._norm(hidden, self._weights.norm))[:count]
 
     def _norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        """RMSNorm in float32, rounded before the weight, as transformers does it."""
-        length = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True, dtype=torch.float32)
-        scale = torch.addcmul(self._epsilon, length, length, value=1 / hidden.shape[-1]).rsqrt_()
-        return torch.mul(hidden, scale, out=torch.empty_like(hidden)).mul_(weight)
+        return torch.rms_norm(hidden, weight.shape, weight, self.config.norm_epsilon)
 
     def _layout(self, batch: Pass) -> _Layout:
         token_ids, slots, positions = batch.token_ids, batch.slots, batch.positions
@@ -197,11 +214,11 @@ class Decoder:
         group, kv_heads, capacity = self._group, self.config.num_kv_heads, self._cache.capacity
         seen = [0] * (last_slot - first_slot + 1)
         turns = []
-        for slot in slots:
-            turns.append(seen[slot - first_slot])
-            seen[slot - first_slot] += 1
-        queries = -(-max(seen) * group // QUERY_PADDING) * QUERY_PADDING
-        keys = -(-(last_position + 1) // KEY_PADDING) * KEY_PADDING
+        for number in slots:
+            turns.append(seen[number - first_slot])
+            seen[number - first_slot] += 1
+        queries = _round_up(max(seen) * group, QUERY_PADDING)
+        keys = max(self._min_keys, _round_up(last_position + 1, KEY_PADDING))
         padding = [0] * (MIN_ROWS - count)
         padded_positions = torch.tensor(positions + padding)
         slot, position, turn = torch.tensor(slots), padded_positions[:count], torch.tensor(turns)

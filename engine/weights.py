@@ -47,7 +47,7 @@ def load_decoder(model_path: str | Path, dtype: str = "auto", slots: int = 16, c
     """
     folder = Path(model_path)
     config = read_config(folder)
-    if not torch.backends.mkldnn.is_available():
+    if not torch._C._has_mkldnn:
         raise ModelError("this build of torch has no oneDNN; install the CPU build of torch for x86-64")
     if slots < 1:
         raise ModelError(f"slots is {slots}; use at least 1")
