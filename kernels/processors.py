@@ -148,21 +148,22 @@ def nucleus(scores: Row, top_p: float, vocabulary: int) -> TokenIds:
     total = float(mass.sum())
     limit = max(top_p * total, 1.0)  # one unit, so that the first token always stays
     edge = np.flatnonzero(mass > _HEAVY_SHARE * total)
-    above, mass_above = edge[:0], 0.0
-    if mass[edge].sum() < limit:
+    mass_above = 0.0
+    if mass[edge].sum() >= limit:
+        kept = np.zeros(scores.size, dtype=np.bool_)
+    else:
         buckets = np.minimum(scores * np.float32(-_BUCKETS_PER_UNIT), np.float32(_BUCKETS - 1)).astype(np.int64)
         mass_through = np.cumsum(np.bincount(buckets, weights=mass, minlength=_BUCKETS))
         crossing = int(np.searchsorted(mass_through, limit, side="left"))
         edge = np.flatnonzero(buckets == crossing)
-        above = np.flatnonzero(buckets < crossing)
+        kept = buckets < crossing
         mass_above = float(mass_through[crossing - 1]) if crossing else 0.0
     # A stable sort of rising ids puts the lower of two equal tokens first.
     edge = edge[np.argsort(-scores[edge], kind="stable")]
     edge_mass = mass[edge]
     before = mass_above + np.cumsum(edge_mass) - edge_mass
-    kept = np.concatenate((above, edge[: int(np.searchsorted(before, limit, side="left"))]))
-    kept.sort()
-    return kept
+    kept[edge[: int(np.searchsorted(before, limit, side="left"))]] = True
+    return np.flatnonzero(kept)
 
 
 def _refuse_unknown_tokens(subject: str, token_ids: TokenIds, vocabulary: int) -> None:

@@ -62,12 +62,12 @@ def test_13_vllm_54282_noise_shared_by_drafter_and_target_leaves_the_target_unbi
     check_distribution(coupled_verify, PURE, coupled_drafter, block_length, first_seed=200 + block_length)
 
 
-@pytest.mark.parametrize("block_length", [1, 2, 3, 4])
+@pytest.mark.parametrize("block_length", [1, 4])
 def test_19_transformers_32867_a_greedy_drafter_leaves_the_target_unbiased(block_length: int) -> None:
     check_distribution(coupled_verify, PURE, greedy_drafter, block_length, first_seed=300 + block_length)
 
 
-@pytest.mark.parametrize("block_length", [1, 2, 3, 4])
+@pytest.mark.parametrize("block_length", [2, 4])
 def test_18_vllm_22987_penalties_see_the_drafts_before_them_in_the_block(block_length: int) -> None:
     check_distribution(coupled_verify, PENALISED, coupled_drafter, block_length, first_seed=400 + block_length)
 
