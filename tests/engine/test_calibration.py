@@ -12,7 +12,6 @@ from engine.target import DecoderTarget
 from kernels.sampling import Block
 from policies.testing import FakeClock
 
-
 EXTRA_SECONDS = (100.0, 0.0, 0.25, 0.5)
 """By visit to a point: the warm-up, then three of which the second is the median."""
 
