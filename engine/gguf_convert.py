@@ -1,4 +1,4 @@
-"""A Llama-family GGUF with a byte-level BPE tokenizer into config.json, model.safetensors and tokenizer files."""
+"""A Llama-family GGUF with a byte-level BPE tokenizer into a Hugging Face model folder."""
 
 import json
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def convert_gguf(file: Path, folder: Path, progress: Callable[[int, int], None])
     Args:
         file: the GGUF.
         folder: exists and is empty.
-        progress: told (tensors done, tensors).
+        progress: told the quantised bytes that are done, and all of them.
 
     Raises:
         ValueError: another architecture or tokenizer, or a tensor that Llama does not have.
@@ -49,7 +49,8 @@ def convert_gguf(file: Path, folder: Path, progress: Callable[[int, int], None])
         )
     heads, kv_heads = fields["llama.attention.head_count"], fields["llama.attention.head_count_kv"]
     tensors: dict[str, torch.Tensor] = {}
-    for index, tensor in enumerate(reader.tensors):
+    total, done = sum(tensor.n_bytes for tensor in reader.tensors), 0
+    for tensor in reader.tensors:
         weight = dequantize(tensor.data, tensor.tensor_type)
         name = _tensor_name(tensor.name)
         if name.endswith("q_proj.weight"):
@@ -57,10 +58,13 @@ def convert_gguf(file: Path, folder: Path, progress: Callable[[int, int], None])
         elif name.endswith("k_proj.weight"):
             weight = _halves(weight, kv_heads)
         tensors[name] = torch.from_numpy(weight.copy()).to(torch.bfloat16)
-        progress(index + 1, len(reader.tensors))
+        done += tensor.n_bytes
+        progress(done, total)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     config = _config(fields, tied="lm_head.weight" not in tensors)
     (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
+    special = {name: config[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    (folder / "generation_config.json").write_text(json.dumps(special, indent=2), encoding="utf-8")
     _write_tokenizer(fields, folder)
 
 

