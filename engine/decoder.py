@@ -15,6 +15,7 @@ import statistics
 import time
 from dataclasses import dataclass
 
+import numpy
 import torch
 from torch import Tensor
 
@@ -22,7 +23,7 @@ from engine.kv_cache import KvCache
 from engine.linear import MIN_ROWS, PackedLinear
 from engine.model_config import ModelConfig
 
-QUERY_PADDING = 16
+QUERY_PADDING = 4
 KEY_PADDING = 64
 MIN_KEYS_FLOAT32 = 384
 VALUE_CHUNK_BFLOAT16 = 1024
@@ -66,10 +67,10 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where the rows of a pass go. Rows: those of the pass, padded to `MIN_ROWS`; N without the padding."""
+    """Where the rows of a pass go. Rows are those of the pass, padded to `MIN_ROWS` by rows of the spare slot."""
 
     count: int
-    """N."""
+    """Rows without the padding."""
     token_ids: Tensor
     """[rows]."""
     cosine: Tensor
@@ -77,13 +78,11 @@ class _Layout:
     sine: Tensor
     """[rows, 1, head_dim], the first half negated."""
     query_rows: Tensor
-    """[N, heads]: row of the packed queries."""
-    cache_rows: Tensor
-    """[N, kv_heads]: (slot, kv head) as one index."""
-    positions: Tensor
-    """[N, 1]."""
+    """[rows, heads]: row of the packed queries, of which there is one more for the padding."""
+    key_elements: Tensor
+    """[rows, kv_heads, head_dim]: element of a layer's keys."""
     value_rows: Tensor
-    """[N, kv_heads]: (slot, kv head, position) as one index."""
+    """[rows, kv_heads]: row of a layer's values."""
     low: int
     """First (slot, kv head) that takes part."""
     high: int
@@ -99,16 +98,16 @@ def _round_up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
-def _weighted_sum(shares: Tensor, values: Tensor) -> Tensor:
+def _weighted_sum(shares: Tensor, values: Tensor, out: Tensor) -> None:
     """[batch, queries, keys] by [batch, keys, head_dim], in an order of sums that does not depend on `keys`."""
     keys = shares.shape[-1]
     if keys <= VALUE_CHUNK_BFLOAT16 or shares.dtype == torch.float32:
-        return torch.bmm(shares, values)
-    total = torch.bmm(shares[:, :, :VALUE_CHUNK_BFLOAT16], values[:, :VALUE_CHUNK_BFLOAT16])
+        torch.bmm(shares, values, out=out)
+        return
+    torch.bmm(shares[:, :, :VALUE_CHUNK_BFLOAT16], values[:, :VALUE_CHUNK_BFLOAT16], out=out)
     for start in range(VALUE_CHUNK_BFLOAT16, keys, VALUE_CHUNK_BFLOAT16):
         stop = start + VALUE_CHUNK_BFLOAT16
-        total += torch.bmm(shares[:, :, start:stop], values[:, start:stop])
-    return total
+        out += torch.bmm(shares[:, :, start:stop], values[:, start:stop])
 
 
 class Decoder:
@@ -140,9 +139,11 @@ class Decoder:
         frequencies = torch.tensor(config.inverse_frequencies(), dtype=torch.float64).to(torch.float32)
         angles = torch.outer(torch.arange(capacity, dtype=torch.float32), frequencies)
         cosine, sine = angles.cos(), angles.sin()
-        self._cosine = torch.cat([cosine, cosine], dim=-1).to(self.dtype)
-        self._sine = torch.cat([-sine, sine], dim=-1).to(self.dtype)
-        self._key_positions = torch.arange(self._cache.capacity)
+        self._cosine = torch.cat([cosine, cosine], dim=-1).to(self.dtype)[:, None]
+        self._sine = torch.cat([-sine, sine], dim=-1).to(self.dtype)[:, None]
+        # a row that reaches position r sees zeros up to r, then -inf: it is the ramp read from capacity - 1 - r on
+        self._ramp = torch.zeros(2 * self._cache.capacity, dtype=self.dtype)
+        self._ramp[self._cache.capacity :] = float("-inf")
 
     @torch.inference_mode()
     def forward(self, batch: Pass) -> Tensor:
@@ -154,44 +155,42 @@ class Decoder:
             ValueError: no rows, lists of different lengths, or a slot or position outside the cache.
         """
         layout = self._layout(batch)
-        config = self.config
-        count, keys, queries = layout.count, layout.keys, layout.queries
+        config, cache, scale, mask = self.config, self._cache, self._scale, layout.mask
         heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
-        rotated = heads + kv_heads
+        query_rows, key_elements, value_rows = (layout.query_rows,), (layout.key_elements,), (layout.value_rows,)
+        cosine, sine, gathered = layout.cosine, layout.sine, layout.query_rows.view(-1)
         hidden = self._weights.embedding[layout.token_ids]
-        packed = hidden.new_zeros(layout.high - layout.low, queries, head_dim)
-        packed_rows = packed.view(-1, head_dim)
-        gathered_rows = layout.query_rows.view(-1)
-        attended = hidden.new_zeros(hidden.shape[0], heads * head_dim)
-        attended_rows = attended[:count].view(count * heads, head_dim)
+        rows = hidden.shape[0]
+        packed_rows = hidden.new_zeros((layout.high - layout.low) * layout.queries + 1, head_dim)
+        mixed_rows = torch.zeros_like(packed_rows)
+        packed = packed_rows[:-1].view(-1, layout.queries, head_dim)
+        mixed = mixed_rows[:-1].view(-1, layout.queries, head_dim)
+        seen_keys, seen_values = cache.seen(layout.low, layout.high, layout.keys)
         for layer, weights in enumerate(self._weights.layers):
-            qkv = weights.qkv(self._norm(hidden, weights.attention_norm)).view(-1, rotated + kv_heads, head_dim)
-            turned = qkv[:, :rotated]
+            normed = self._norm(hidden, weights.attention_norm)
+            qkv = weights.qkv(normed).view(rows, heads + 2 * kv_heads, head_dim)
+            turned = qkv[:, : heads + kv_heads]
             other_half = torch.roll(turned, head_dim // 2, -1)
-            turned.mul_(layout.cosine).add_(other_half.mul_(layout.sine))
-            cached_keys = self._cache.keys[layer].view(-1, head_dim, self._cache.capacity)
-            cached_values = self._cache.values[layer]
-            cached_keys[layout.cache_rows, :, layout.positions] = qkv[:count, heads:rotated]
-            cached_values.view(-1, head_dim)[layout.value_rows] = qkv[:count, rotated:]
-            packed_rows[layout.query_rows] = qkv[:count, :heads]
-            scores = torch.baddbmm(
-                layout.mask, packed, cached_keys[layout.low : layout.high, :, :keys], alpha=self._scale
-            )
-            values = cached_values.view(-1, self._cache.capacity, head_dim)[layout.low : layout.high, :keys]
-            mixed = _weighted_sum(torch.softmax(scores, -1), values)
-            torch.index_select(mixed.view(-1, head_dim), 0, gathered_rows, out=attended_rows)
+            turned.mul_(cosine).add_(other_half.mul_(sine))
+            query, key, value = qkv.split_with_sizes((heads, kv_heads, kv_heads), 1)
+            cache.key_elements[layer].index_put_(key_elements, key)
+            cache.value_rows[layer].index_put_(value_rows, value)
+            packed_rows.index_put_(query_rows, query)
+            scores = torch.bmm(packed, seen_keys[layer])
+            shares = torch.softmax(torch.add(mask, scores, alpha=scale, out=scores), -1)
+            _weighted_sum(shares, seen_values[layer], mixed)
+            attended = mixed_rows.index_select(0, gathered).view(rows, -1)
             hidden = weights.attention_out.plus(attended, hidden)
             normed = self._norm(hidden, weights.feed_forward_norm)
             hidden = weights.down.plus(weights.up.times(normed, weights.gate.silu(normed)), hidden)
-        return self._head(hidden, batch.logit_rows, count)
+        return self._head(hidden, batch.logit_rows, layout.count)
 
     def _head(self, hidden: Tensor, logit_rows: list[int] | None, count: int) -> Tensor:
         if logit_rows is not None:
-            wanted = len(logit_rows)
-            if wanted == 0:
+            count = len(logit_rows)
+            if count == 0:
                 return hidden.new_empty(0, self.config.vocab_size)
-            hidden = hidden[torch.tensor(logit_rows + [0] * (MIN_ROWS - wanted))]
-            count = wanted
+            hidden = hidden[torch.tensor(logit_rows + [0] * (MIN_ROWS - count))]
         return self._weights.head(self._norm(hidden, self._weights.norm))[:count]
 
     def _norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
@@ -211,41 +210,47 @@ class Decoder:
                 f"a pass names slots {first_slot}..{last_slot} and position {last_position}; "
                 f"the cache holds {self.slots} slots of {self.capacity} positions"
             )
-        group, kv_heads, capacity = self._group, self.config.num_kv_heads, self._cache.capacity
-        seen = [0] * (last_slot - first_slot + 1)
+        slot_count = last_slot - first_slot + 1
+        seen = [0] * slot_count
         turns = []
         for number in slots:
             turns.append(seen[number - first_slot])
             seen[number - first_slot] += 1
+        group, kv_heads, head_dim, capacity = (
+            self._group,
+            self.config.num_kv_heads,
+            self.config.head_dim,
+            self._cache.capacity,
+        )
         queries = _round_up(max(seen) * group, QUERY_PADDING)
         keys = max(self._min_keys, _round_up(last_position + 1, KEY_PADDING))
-        padding = [0] * (MIN_ROWS - count)
-        padded_positions = torch.tensor(positions + padding)
-        slot, position, turn = torch.tensor(slots), padded_positions[:count], torch.tensor(turns)
-        kv_head = torch.arange(kv_heads)
+        padding = MIN_ROWS - count
+        # numpy: these arrays are small, and a torch operation costs ten times as much to start
+        slot = numpy.array(slots + [self.slots] * padding)
+        position = numpy.array(positions + [0] * padding)
+        turn = numpy.array(turns)
+        kv_head = numpy.arange(kv_heads)
         cache_rows = slot[:, None] * kv_heads + kv_head
-        member = torch.arange(group)
-        query_rows = (
-            ((cache_rows - first_slot * kv_heads) * queries + turn[:, None] * group)[:, :, None] + member
-        ).view(count, -1)
-        reach = torch.full(((last_slot - first_slot + 1) * queries,), capacity)
-        reach[((slot - first_slot) * queries + turn * group)[:, None] + member] = position[:, None]
-        mask = torch.zeros(last_slot - first_slot + 1, 1, queries, keys, dtype=self.dtype)
-        mask.masked_fill_(self._key_positions[:keys] > reach.view(-1, 1, queries, 1), float("-inf"))
+        member = numpy.arange(group)
+        first_query = (cache_rows[:count] - first_slot * kv_heads) * queries + turn[:, None] * group
+        query_rows = numpy.full((slot.size, kv_heads * group), slot_count * kv_heads * queries)
+        query_rows[:count] = (first_query[:, :, None] + member).reshape(count, -1)
+        ramp_starts = numpy.zeros(slot_count * kv_heads * queries, dtype=numpy.int64)
+        ramp_starts[query_rows[:count]] = capacity - 1 - position[:count, None]
+        key_elements = cache_rows[:, :, None] * (head_dim * capacity) + numpy.arange(head_dim) * capacity
         return _Layout(
             count=count,
-            token_ids=torch.tensor(token_ids + padding),
-            cosine=self._cosine[padded_positions][:, None],
-            sine=self._sine[padded_positions][:, None],
-            query_rows=query_rows,
-            cache_rows=cache_rows,
-            positions=position[:, None],
-            value_rows=cache_rows * capacity + position[:, None],
+            token_ids=torch.tensor(token_ids + [0] * padding),
+            cosine=self._cosine[torch.from_numpy(position)],
+            sine=self._sine[torch.from_numpy(position)],
+            query_rows=torch.from_numpy(query_rows),
+            key_elements=torch.from_numpy(key_elements + position[:, None, None]),
+            value_rows=torch.from_numpy(cache_rows * capacity + position[:, None]),
             low=first_slot * kv_heads,
             high=(last_slot + 1) * kv_heads,
             keys=keys,
             queries=queries,
-            mask=mask.expand(-1, kv_heads, -1, -1).reshape(-1, queries, keys),
+            mask=self._ramp.as_strided((capacity, keys), (1, 1))[torch.from_numpy(ramp_starts)].view(-1, queries, keys),
         )
 
     @torch.inference_mode()
