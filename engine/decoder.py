@@ -45,7 +45,7 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One layer. `qkv` is query, key and value rows one below the other."""
+    """One layer. `qkv` is query, key and value rows one below the other; norms as in `Weights`."""
 
     attention_norm: Tensor
     qkv: PackedLinear
@@ -62,6 +62,7 @@ class Weights:
     """[vocabulary, hidden]."""
     layers: tuple[LayerWeights, ...]
     norm: Tensor
+    """[hidden] in float32, times the root of hidden: the root mean square is a length over that root."""
     head: PackedLinear
 
 
@@ -135,6 +136,7 @@ class Decoder:
             dtype=self.dtype,
         )
         self._group = config.num_heads // config.num_kv_heads
+        self._norm_floor = config.hidden_size * config.norm_epsilon
         self._scale = config.head_dim**-0.5
         frequencies = torch.tensor(config.inverse_frequencies(), dtype=torch.float64).to(torch.float32)
         angles = torch.outer(torch.arange(capacity, dtype=torch.float32), frequencies)
@@ -161,13 +163,14 @@ class Decoder:
         cosine, sine, gathered = layout.cosine, layout.sine, layout.query_rows.view(-1)
         hidden = self._weights.embedding[layout.token_ids]
         rows = hidden.shape[0]
+        normed = torch.empty_like(hidden)
         packed_rows = hidden.new_zeros((layout.high - layout.low) * layout.queries + 1, head_dim)
         mixed_rows = torch.zeros_like(packed_rows)
         packed = packed_rows[:-1].view(-1, layout.queries, head_dim)
         mixed = mixed_rows[:-1].view(-1, layout.queries, head_dim)
         seen_keys, seen_values = cache.seen(layout.low, layout.high, layout.keys)
         for layer, weights in enumerate(self._weights.layers):
-            normed = self._norm(hidden, weights.attention_norm)
+            self._norm(hidden, weights.attention_norm, normed)
             qkv = weights.qkv(normed).view(rows, heads + 2 * kv_heads, head_dim)
             turned = qkv[:, : heads + kv_heads]
             other_half = torch.roll(turned, head_dim // 2, -1)
@@ -181,7 +184,7 @@ class Decoder:
             _weighted_sum(shares, seen_values[layer], mixed)
             attended = mixed_rows.index_select(0, gathered).view(rows, -1)
             hidden = weights.attention_out.plus(attended, hidden)
-            normed = self._norm(hidden, weights.feed_forward_norm)
+            self._norm(hidden, weights.feed_forward_norm, normed)
             hidden = weights.down.plus(weights.up.times(normed, weights.gate.silu(normed)), hidden)
         return self._head(hidden, batch.logit_rows, layout.count)
 
@@ -191,10 +194,19 @@ class Decoder:
             if count == 0:
                 return hidden.new_empty(0, self.config.vocab_size)
             hidden = hidden[torch.tensor(logit_rows + [0] * (MIN_ROWS - count))]
-        return self._weights.head(self._norm(hidden, self._weights.norm))[:count]
+        normed = torch.empty_like(hidden)
+        self._norm(hidden, self._weights.norm, normed)
+        return self._weights.head(normed)[:count]
 
-    def _norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        return torch.rms_norm(hidden, weight.shape, weight, self.config.norm_epsilon)
+    def _norm(self, hidden: Tensor, weight: Tensor, out: Tensor) -> None:
+        """RMSNorm in float32, rounded once: x / sqrt(sum x^2 + n e) * (weight sqrt n).
+
+        Only operations that IEEE rounds exactly: a fused multiply-add, or a function that the vector unit computes
+        in another way than the scalar one, would make a row depend on how many rows there are.
+        """
+        length = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True, dtype=torch.float32)
+        scale = length.square_().add_(self._norm_floor).rsqrt_()
+        torch.mul(torch.mul(hidden, scale), weight, out=out)
 
     def _layout(self, batch: Pass) -> _Layout:
         token_ids, slots, positions = batch.token_ids, batch.slots, batch.positions

@@ -1,6 +1,7 @@
 """A model folder into a `Decoder`."""
 
 import json
+import math
 from pathlib import Path
 
 import torch
@@ -119,8 +120,8 @@ def _assemble(config: ModelConfig, checkpoint: _Checkpoint, dtype: torch.dtype) 
     def matrix(name: str, outputs: int, inputs: int) -> Tensor:
         return checkpoint.take(f"{name}.weight", outputs, inputs).to(dtype)
 
-    def vector(name: str) -> Tensor:
-        return checkpoint.take(f"{name}.weight", hidden).to(dtype)
+    def norm(name: str) -> Tensor:
+        return checkpoint.take(f"{name}.weight", hidden).to(torch.float32) * math.sqrt(hidden)
 
     def layer(prefix: str) -> LayerWeights:
         attention, feed = prefix + "self_attn.", prefix + "mlp."
@@ -130,10 +131,10 @@ def _assemble(config: ModelConfig, checkpoint: _Checkpoint, dtype: torch.dtype) 
             matrix(attention + "v_proj", kv_width, hidden),
         ]
         return LayerWeights(
-            attention_norm=vector(prefix + "input_layernorm"),
+            attention_norm=norm(prefix + "input_layernorm"),
             qkv=PackedLinear(torch.cat(qkv)),
             attention_out=PackedLinear(matrix(attention + "o_proj", hidden, query_width)),
-            feed_forward_norm=vector(prefix + "post_attention_layernorm"),
+            feed_forward_norm=norm(prefix + "post_attention_layernorm"),
             gate=PackedLinear(matrix(feed + "gate_proj", feed_forward, hidden)),
             up=PackedLinear(matrix(feed + "up_proj", feed_forward, hidden)),
             down=PackedLinear(matrix(feed + "down_proj", hidden, feed_forward)),
@@ -141,11 +142,11 @@ def _assemble(config: ModelConfig, checkpoint: _Checkpoint, dtype: torch.dtype) 
 
     embedding = matrix("model.embed_tokens", config.vocab_size, hidden)
     layers = tuple(layer(f"model.layers.{index}.") for index in range(config.num_layers))
-    norm = vector("model.norm")
+    final_norm = norm("model.norm")
     if config.tied_head:
         checkpoint.drop("lm_head.weight")
         head = PackedLinear(embedding)
     else:
         head = PackedLinear(matrix("lm_head", config.vocab_size, hidden))
     checkpoint.refuse_left()
-    return Weights(embedding=embedding, layers=layers, norm=norm, head=head)
+    return Weights(embedding=embedding, layers=layers, norm=final_norm, head=head)
