@@ -7,6 +7,7 @@ which is checked, so that an arm cannot win by writing less.
 
 import asyncio
 import json
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,11 +19,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from policies import Arm, CycleStats, DecisionSource, FixedPolicy, Interval, RequestStats
-from tuner.load import Outcome, run_closed_loop
+from policies.types import PLAIN, PLAIN_ARM
+from tuner.load import LoadError, Outcome, run_closed_loop
 from tuner.machine import describe_machine
 from tuner.paired import paired_ratio, percentile
 from tuner.root import Service, running_service
-from tuner.settings import Settings, SettingsError
+from tuner.settings import DRAFTERS, Settings, SettingsError
 from tuner.workload import Prompt, load_workload
 
 TUNED = "tuned"
@@ -89,15 +91,16 @@ class Round:
 def parse_arms(names: Sequence[str], drafters: Sequence[str], limit: int) -> dict[str, Arm | None]:
     """Arms by name: ``plain``, ``DRAFTER:K``, or ``tuned`` (None). Raises SettingsError with one sentence."""
     arms: dict[str, Arm | None] = {}
+    proposing = [drafter for drafter in drafters if drafter != PLAIN]
     for name in names:
         if name == TUNED:
             arms[name] = None
         elif name == PLAIN_ARM_NAME:
-            arms[name] = Arm.fixed("none", 0)
+            arms[name] = PLAIN_ARM
         else:
             drafter, _, length = name.partition(":")
-            if drafter not in drafters or not length.isdigit() or not 1 <= int(length) <= limit:
-                known = ", ".join(f"{drafter}:K" for drafter in drafters if drafter != "none")
+            if drafter not in proposing or not length.isdecimal() or not 1 <= int(length) <= limit:
+                known = ", ".join(f"{drafter}:K" for drafter in proposing)
                 raise SettingsError(f"--arms names {name!r}; give plain, tuned, or {known} with K from 1 to {limit}.")
             arms[name] = Arm.fixed(drafter, int(length))
     return arms
@@ -112,11 +115,21 @@ def run_bench(
     json_path: Path | None,
     console: Console,
 ) -> int:
-    """Run the cells, print the table, write the JSON. Returns the exit code."""
+    """Run the cells, print the table, write the JSON. Returns the exit code.
+
+    Raises:
+        SettingsError, WorkloadError: what was asked for cannot be measured; known before anything starts.
+        LoadError: a request failed.
+    """
+    for option, values in (("--routes", routes), ("--concurrency", concurrency), ("--arms", arms)):
+        if not values:
+            raise SettingsError(f"{option} is empty; give at least one, or leave the option out.")
+    chosen = parse_arms(arms, DRAFTERS, settings.engine.max_block_length)
     prompts = {route: load_workload([route]) for route in routes}
-    report = asyncio.run(_bench(settings, prompts, concurrency, arms, repeats, console))
+    report = asyncio.run(_bench(settings, prompts, list(dict.fromkeys(concurrency)), chosen, repeats, console))
     if json_path is not None:
-        json_path.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False)
+        json_path.write_text(text + "\n", encoding="utf-8")
     return 0
 
 
@@ -124,19 +137,18 @@ async def _bench(
     settings: Settings,
     prompts: Mapping[str, Sequence[Prompt]],
     concurrency: Sequence[int],
-    arm_names: Sequence[str],
+    arms: Mapping[str, Arm | None],
     repeats: int,
     console: Console,
 ) -> dict[str, object]:
     async with running_service(settings, console, switchback=False) as service:
-        arms = parse_arms(arm_names, service.client.info.drafters, settings.engine.max_block_length)
         sources = {name: service.controller if arm is None else FixedPolicy(arm) for name, arm in arms.items()}
         rounds: dict[tuple[str, int, str], list[Round]] = {}
         looped: dict[str, int] = {}
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         total = len(prompts) * (1 + len(concurrency) * repeats * len(arms))
         timeout = httpx.Timeout(None, connect=5.0)
-        limits = httpx.Limits(max_connections=64)
+        limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(base_url=service.data_url, timeout=timeout, limits=limits) as http:
             with Progress(*columns, console=console, transient=True) as progress:
                 task = progress.add_task("bench", total=total)
@@ -165,11 +177,12 @@ async def _bench(
         "command": {
             "routes": list(prompts),
             "concurrency": list(concurrency),
-            "arms": list(arm_names),
+            "arms": list(arms),
             "repeats": repeats,
         },
         "cells": [asdict(cell) for cell in cells],
-        "ratios": [asdict(ratio) for ratio in ratios],
+        # JSON has no infinity: after a single round there is no upper bound.
+        "ratios": [asdict(ratio) | ({"high": None} if math.isinf(ratio.high) else {}) for ratio in ratios],
         "floor": [{"load": load, "ratio": ratio} for load, ratio in floor],
         "looped_prompts_left_out": looped,
         "texts_that_differ_between_arms": different,
@@ -217,7 +230,7 @@ def _raise_for_errors(outcomes: Sequence[Outcome]) -> None:
     failed = [outcome for outcome in outcomes if outcome.status != 200]
     if failed:
         first = failed[0]
-        raise RuntimeError(f"{len(failed)} requests failed; the first, {first.prompt.id}: {first.status} {first.error}")
+        raise LoadError(f"{len(failed)} requests failed; the first, {first.prompt.id}: {first.status} {first.error}")
 
 
 def _cell(route: str, load: int, name: str, rounds: Sequence[Round]) -> Cell:

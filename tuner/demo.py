@@ -20,6 +20,7 @@ from rich.live import Live
 from rich.table import Table
 
 from policies import Policy, PolicyState, RequestStats
+from policies.store import Store
 from policies.types import CycleStats
 from tuner.load import send
 from tuner.root import Service, running_service
@@ -67,7 +68,7 @@ def run_demo(settings: Settings, json_path: Path | None, minutes: float, console
     traffic, snapshot = asyncio.run(_demo(settings, 60.0 * min(minutes, 5.0), console))
     _print_summary(console, snapshot, traffic)
     if json_path is not None:
-        report = as_json(snapshot, traffic, settings.database.url)
+        report = as_json(snapshot, traffic, Store(settings.database.url).name)
         json_path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     if traffic.errors:
         console.print(f"{traffic.errors} of {traffic.requests} requests failed; the first: {traffic.first_error}")
@@ -129,7 +130,7 @@ async def _drive(http: httpx.AsyncClient, service: Service, traffic: Traffic, se
     end = time.monotonic() + seconds
     for concurrency, length in itertools.cycle(PHASES):
         now = time.monotonic()
-        if now >= end:
+        if now >= end or not service.client.alive:
             return
         traffic.concurrency = concurrency
         deadline = min(end, now + length)
@@ -140,7 +141,7 @@ async def _drive(http: httpx.AsyncClient, service: Service, traffic: Traffic, se
 async def _work(
     http: httpx.AsyncClient, service: Service, traffic: Traffic, prompts: Iterator[Prompt], deadline: float
 ) -> None:
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline and service.client.alive:
         outcome = await send(http, service.client.info.model, next(prompts), OUTPUT_TOKENS)
         traffic.requests += 1
         if outcome.status != 200:

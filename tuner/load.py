@@ -11,6 +11,10 @@ import httpx
 from tuner.workload import Prompt
 
 
+class LoadError(Exception):
+    """Requests failed where every one of them counts; the message is one sentence for people."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What came back for one prompt."""

@@ -9,7 +9,9 @@ import typer
 from typer.core import TyperGroup
 
 from policies.store import StoreError
+from tuner.load import LoadError
 from tuner.settings import SettingsError
+from tuner.workload import WorkloadError
 
 ERROR = 1
 USAGE = 2
@@ -30,11 +32,11 @@ class SentenceGroup(TyperGroup):
         """Run the command; what is not meant for people goes through as it is."""
         try:
             return super().invoke(ctx)
-        except SettingsError as error:
+        except (SettingsError, WorkloadError) as error:
             _fail(error, USAGE)
         except CommandError as error:
             _fail(error, error.exit_code)
-        except StoreError as error:
+        except (StoreError, LoadError) as error:
             _fail(error, ERROR)
 
 

@@ -19,7 +19,26 @@ Config = Annotated[
 Model = Annotated[
     str | None, typer.Option("--model", help="A folder or a Hugging Face id; setting model.path.", show_default=False)
 ]
-JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the result there too.", show_default=False)]
+
+
+def _in_a_folder(path: Path | None) -> Path | None:
+    # Known before minutes of work, and not after them.
+    if path is not None and not path.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {path.parent}; make it first, or name another file.")
+    return path
+
+
+JsonFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--json",
+        help="Write the result there too.",
+        show_default=False,
+        dir_okay=False,
+        writable=True,
+        callback=_in_a_folder,
+    ),
+]
 
 ROOMS = ("policies", "kernels", "engine", "tuner")
 """Ours: one that is missing is a fault, and no extra."""
