@@ -32,7 +32,6 @@ from policies.types import (
     Mode,
     Pin,
     Policy,
-    Reason,
     RequestFeatures,
     RequestStats,
 )
@@ -48,7 +47,6 @@ from tuner.switchback import Switchback, SwitchbackOptions
 from tuner.verdict import Bounds, Findings
 
 _log = logging.getLogger(__name__)
-_ORDERED = (Reason.PINNED, Reason.KILL_SWITCH)
 _KV_CYCLES = 100.0
 """Cycles over which the mean context of a sequence is averaged."""
 _KV_AT_START = 256.0
@@ -189,9 +187,7 @@ class Controller:
             ValueError: the drafter is unknown, or the block length out of range or at odds with the drafter.
         """
         with self._lock:
-            self._orders.set_pin(pin)
-            if pin.language != ANY:
-                self._seen.setdefault((pin.route, pin.language))
+            self._give_pin(pin)
             self._move_window()
             self._obey()
 
@@ -225,11 +221,18 @@ class Controller:
                 "versions": [[*key, version] for key, version in self._book.versions.items()],
             }
 
-    def restore(self, state: Mapping[str, Any], policies: Sequence[Policy] = ()) -> bool:
-        """Go on from `state()` of an earlier run and the newest stored `policies`. Call it before serving.
+    def restore(
+        self,
+        state: Mapping[str, Any],
+        policies: Sequence[Policy] = (),
+        pins: Sequence[Pin] = (),
+        kill_switches: Sequence[KillSwitch] = (),
+    ) -> bool:
+        """Go on from `state()` of an earlier run, the newest stored `policies`, and its orders. Call it before serving.
 
         Version numbers go on in any case. What was learned is kept if format, model, drafters, dtype and device are
-        the same; else, or if `state` is damaged, it starts from nothing and the answer is False.
+        the same; else, or if `state` is damaged, it starts from nothing and the answer is False. Orders that have
+        expired are left out, and so are pins that this engine cannot serve, with a line in the log.
         """
         with self._lock:
             kept = False
@@ -245,12 +248,27 @@ class Controller:
                 self._book.raise_version((policy.context.route, policy.context.language), policy.version)
                 if kept:
                     self._book.resume(policy)
+            self._resume_orders(pins, kill_switches)
             self._learn()
-            # The orders of the earlier run are given again after this call, or have expired by the next tick.
-            ordered = {key for key, policy in self._book.policies.items() if policy.reason in _ORDERED}
-            self._judge([key for key in self._contexts() if key not in ordered])
+            self._judge(self._contexts())
             self._publish_changes()
             return kept
+
+    def _resume_orders(self, pins: Sequence[Pin], kill_switches: Sequence[KillSwitch]) -> None:
+        """All of them before anything is judged, so that no context is judged without an order that holds for it."""
+        for pin in pins:
+            try:
+                self._give_pin(pin)
+            except ValueError as error:
+                _log.warning("a stored pin of %s/%s is left out: %s", pin.route, pin.language, error)
+        for kill in kill_switches:
+            self._orders.set_kill(kill)
+        self._orders.drop_expired(self._clock())
+
+    def _give_pin(self, pin: Pin) -> None:
+        self._orders.set_pin(pin)
+        if pin.language != ANY:
+            self._seen.setdefault((pin.route, pin.language))
 
     def _version_keys(self) -> dict[str, Any]:
         info = self._info

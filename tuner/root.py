@@ -49,8 +49,9 @@ class StartError(Exception):
     """The service cannot start; the message is one sentence for people."""
 
 
-START_ERRORS = (StartError, EngineStartError, ModelError)
-"""What starting raises besides `policies.store.StoreError`; the command line prints the sentence and ends with 1."""
+START_ERRORS = (StartError, EngineStartError, ModelError, EngineGoneError)
+"""What starting raises besides `policies.store.StoreError`, and what running raises once the engine process has ended;
+the command line prints the sentence and ends with 1."""
 
 
 class DecisionSwitch:
@@ -175,7 +176,8 @@ async def running_service(settings: Settings, console: Console, switchback: bool
         data_socket = sockets.enter_context(_listen(settings.server.host, settings.server.port, "server.port"))
         admin_socket = sockets.enter_context(_listen(settings.admin.host, settings.admin.port, "admin.port"))
         store = Store(settings.database.url)
-        store.check()
+        with contextlib.suppress(StoreUnavailableError):  # serving starts without it, and `_load_state` says so
+            store.check()
         if (settings.model.path or DEFAULT_MODEL) == DEFAULT_MODEL:
             fetch_model(console)  # nothing runs yet that it could hold up
         options = engine_options(settings)
@@ -191,7 +193,8 @@ async def running_service(settings: Settings, console: Console, switchback: bool
                 clock=time.time,
                 monotonic=time.monotonic,
             )
-            _resume(controller, known)
+            if known is not None:
+                controller.restore(known.posterior, known.policies, known.pins, known.kill_switches)
             recorder = Recorder(store, RecorderOptions(model=client.info.model), known=known)
             service = Service(settings, client, controller, recorder, queue)
             server_options = ServerOptions(client.info.model, frozenset(settings.routes), client.info.context_limit)
@@ -280,19 +283,6 @@ def _load_state(store: Store, model: str) -> StoredState | None:
     except StoreUnavailableError as error:
         log.warning("serving starts without the store: %s", error)
         return None
-
-
-def _resume(controller: Controller, known: StoredState | None) -> None:
-    if known is None:
-        return
-    controller.restore(known.posterior, known.policies)
-    now = time.time()
-    for pin in known.pins:
-        if pin.expires_at > now:
-            controller.set_pin(pin)
-    for kill in known.kill_switches:
-        if kill.expires_at is None or kill.expires_at > now:
-            controller.set_kill(kill)
 
 
 def _controller_options(settings: Settings, switchback: bool) -> ControllerOptions:

@@ -413,19 +413,38 @@ def test_a_restart_resumes_what_was_learned_but_no_claim_about_gains(served: Sim
     assert decide(again).reason is Reason.LEARNED
 
 
-def test_a_restart_under_a_pin_makes_no_version_until_the_pin_is_gone() -> None:
+def test_a_restart_under_orders_makes_no_version_until_they_are_gone() -> None:
     engine = SimulatedEngine(TWO_ROUTES, DEMO)
-    engine.serve([EDIT], 1, 30)
+    engine.serve([EDIT, STORY], 2, 30)
     tick_after(engine, 10.0)
     engine.controller.set_pin(pin(block_length=3))
-    pinned = engine.policy_of(*EDIT)
+    engine.controller.set_kill(kill("story"))
+    pinned, killed = engine.policy_of(*EDIT), engine.policy_of(*STORY)
     again = restarted(engine)
-    assert again.controller.restore(engine.controller.state(), tuple(engine.controller.snapshot.policies.values()))
-    again.controller.set_pin(pin(block_length=3))
+    before = engine.controller.snapshot
+    stored = tuple(before.policies.values())
+    assert again.controller.restore(engine.controller.state(), stored, before.pins, before.kill_switches)
+    assert again.controller.tick() == []
+    assert (decide(again).reason, decide(again, STORY).reason) == (Reason.PINNED, Reason.KILL_SWITCH)
     assert again.policy_of(*EDIT).version == pinned.version
+    assert again.policy_of(*STORY).version == killed.version
     again.controller.remove_pin(*EDIT)
     assert again.policy_of(*EDIT).version == pinned.version + 1
     assert again.policy_of(*EDIT).state is PolicyState.ON
+
+
+def test_stored_orders_that_expired_or_that_the_engine_cannot_serve_are_left_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    again = SimulatedEngine(TWO_ROUTES, DEMO)
+    expired = replace(pin(route="story"), expires_at=again.clock() - 1.0)
+    gone = pin(drafter="suffix", route="chat")
+    again.controller.restore({}, (), (expired, gone, pin()), (kill("story", expires_at=again.clock() - 1.0),))
+    assert again.controller.snapshot.pins == (pin(),)
+    assert again.controller.snapshot.kill_switches == ()
+    assert [record.getMessage() for record in caplog.records] == [
+        "a stored pin of chat/en is left out: drafter 'suffix' is unknown to this engine; use one of none, ngram"
+    ]
 
 
 @pytest.mark.parametrize(
