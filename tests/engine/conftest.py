@@ -1,12 +1,31 @@
-"""What the engine's tests share: the default model, fetched once into the local cache."""
+"""What the engine tests share: the default model, tiny models, and the number of torch threads."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
-from engine.model_fetch import fetch_default_model
+from engine.model_fetch import default_model_path, fetch_default_model
+from tests.engine.tiny_model import make_tiny_model
 
 
 @pytest.fixture(scope="session")
 def default_model() -> Path:
-    return fetch_default_model(lambda stage, done, total: None)
+    """The folder of the default model, fetched when the local cache does not hold it."""
+    path = default_model_path()
+    return path if path.exists() else fetch_default_model(lambda step, done, total: None)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(params=[1, 2], ids=["one thread", "two threads"])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    """Runs the test with each number of torch threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
