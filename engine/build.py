@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from engine.blocks import Blocks, blocks_for
-from engine.calibration import calibrate, choose_threads
+from engine.calibration import LOADS, calibrate, choose_threads
 from engine.loop import EngineLoop
 from engine.messages import EngineOptions, FromEngine, Progress
 from engine.model_config import ModelError, read_config
@@ -50,7 +50,8 @@ def build_engine(options: EngineOptions, deliver: Callable[[FromEngine], None]) 
         calibration: tuple[CycleStats, ...] = ()
         if options.calibrate:
             calibration = calibrate(target, options.slots, options.seed, lambda text: deliver(Progress(text)))
-        linear_seconds = decoder.linear_seconds()
+        loads = [load for load in LOADS if load <= options.slots] if options.calibrate else [1]
+        linear_seconds_by_load = tuple((load, decoder.linear_seconds(load)) for load in loads)
     blocks = Blocks(options.slots, options.slots * blocks_for(options.context_limit))
     vocabulary = decoder.config.vocab_size
     loop = EngineLoop(
@@ -72,7 +73,8 @@ def build_engine(options: EngineOptions, deliver: Callable[[FromEngine], None]) 
         blocks=blocks.blocks,
         context_limit=options.context_limit,
         vocabulary=vocabulary,
-        linear_seconds=linear_seconds,
+        linear_seconds=linear_seconds_by_load[0][1],
         calibration=calibration,
+        linear_seconds_by_load=linear_seconds_by_load,
     )
     return loop, info

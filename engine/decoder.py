@@ -266,11 +266,11 @@ class Decoder:
         )
 
     @torch.inference_mode()
-    def linear_seconds(self, repeats: int = 20) -> float:
-        """Median seconds of the linear layers alone, head included, for one row: the floor of a plain cycle."""
-        weights, config = self._weights, self.config
-        hidden = torch.ones(MIN_ROWS, config.hidden_size, dtype=self.dtype)
-        attended = torch.ones(MIN_ROWS, config.num_heads * config.head_dim, dtype=self.dtype)
+    def linear_seconds(self, rows: int = 1, repeats: int = 20) -> float:
+        """Median seconds of the linear layers alone, head included, for `rows` rows: the floor of a plain cycle."""
+        weights, config, computed = self._weights, self.config, max(rows, MIN_ROWS)
+        hidden = torch.ones(computed, config.hidden_size, dtype=self.dtype)
+        attended = torch.ones(computed, config.num_heads * config.head_dim, dtype=self.dtype)
         seconds = []
         for _ in range(repeats):
             begin = time.perf_counter()

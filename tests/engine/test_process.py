@@ -212,6 +212,7 @@ def test_closing_ends_the_process_and_the_generations_that_still_run(model_path:
                 256,
             )
             assert client.info.linear_seconds > 0.0
+            assert [load for load, seconds in client.info.linear_seconds_by_load if seconds > 0.0] == [1, 2, 4]
             exited = os.pidfd_open(client.pid)
             running = asyncio.ensure_future(collect(client.submit(message(client, max_tokens=240))))
             os.kill(client.pid, signal.SIGSTOP)
