@@ -181,12 +181,17 @@ async def _bench(
             "repeats": repeats,
         },
         "cells": [asdict(cell) for cell in cells],
-        # JSON has no infinity: after a single round there is no upper bound.
-        "ratios": [asdict(ratio) | ({"high": None} if math.isinf(ratio.high) else {}) for ratio in ratios],
+        "ratios": [ratio_row(ratio) for ratio in ratios],
         "floor": [{"load": load, "ratio": ratio} for load, ratio in floor],
         "looped_prompts_left_out": looped,
         "texts_that_differ_between_arms": different,
     }
+
+
+def ratio_row(ratio: Ratio) -> dict[str, object]:
+    """As the JSON file has it, which knows no infinity: after a single round ``high`` is null."""
+    row = asdict(ratio)
+    return row | {"high": None} if math.isinf(ratio.high) else row
 
 
 async def _screen(

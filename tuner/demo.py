@@ -18,9 +18,9 @@ import httpx
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from sqlalchemy import make_url
 
 from policies import Policy, PolicyState, RequestStats
-from policies.store import Store
 from policies.types import CycleStats
 from tuner.load import send
 from tuner.root import Service, running_service
@@ -68,7 +68,7 @@ def run_demo(settings: Settings, json_path: Path | None, minutes: float, console
     traffic, snapshot = asyncio.run(_demo(settings, 60.0 * min(minutes, 5.0), console))
     _print_summary(console, snapshot, traffic)
     if json_path is not None:
-        report = as_json(snapshot, traffic, Store(settings.database.url).name)
+        report = as_json(snapshot, traffic, settings.database.url)
         json_path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     if traffic.errors:
         console.print(f"{traffic.errors} of {traffic.requests} requests failed; the first: {traffic.first_error}")
@@ -76,7 +76,7 @@ def run_demo(settings: Settings, json_path: Path | None, minutes: float, console
 
 
 def as_json(snapshot: PolicySnapshot, traffic: Traffic, database: str) -> dict[str, object]:
-    """The report as data; its keys are an interface."""
+    """The report as data; its keys are an interface. The password of the `database` URL is not in it."""
     throughput = snapshot.throughput
     return {
         "requests": traffic.requests,
@@ -104,7 +104,7 @@ def as_json(snapshot: PolicySnapshot, traffic: Traffic, database: str) -> dict[s
             "tuned": _rate(throughput.tuned_tokens, throughput.tuned_seconds),
             "plain": _rate(throughput.plain_tokens, throughput.plain_seconds),
         },
-        "database": database,
+        "database": make_url(database).render_as_string(hide_password=True),
     }
 
 

@@ -69,7 +69,7 @@ def test_a_stream_gives_the_text_of_the_whole_answer(live: LiveService) -> None:
 
 
 def test_speculation_changes_no_text(live: LiveService, pinned: None) -> None:
-    fields = {"max_tokens": 200, "temperature": 0.8, "logit_bias": ENDLESS}
+    fields: dict[str, Any] = {"max_tokens": 200, "temperature": 0.8, "logit_bias": ENDLESS}
     log = CycleLog()
     with live.service.listening(log):
         drafted = live.complete(**fields).json()["choices"]
@@ -162,7 +162,7 @@ def test_a_decision_is_found_by_its_id(live: LiveService, pinned: None) -> None:
 
 def test_no_cycle_after_the_kill_switch_speculates(live: LiveService, pinned: None) -> None:
     log = CycleLog()
-    fields = {"max_tokens": 1000, "temperature": 0.8, "logit_bias": ENDLESS}
+    fields: dict[str, Any] = {"max_tokens": 1000, "temperature": 0.8, "logit_bias": ENDLESS}
     with live.service.listening(log), live.traffic(3, **fields):
         until(lambda: verified(log.cycles) or None, DEADLINE_SECONDS, "drafts are verified")
         started = time.perf_counter()

@@ -1,0 +1,186 @@
+"""``paceline bench`` on the tiny model, and what it refuses before anything starts."""
+
+import json
+import math
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner, Result
+
+from policies import Arm
+from policies.types import PLAIN_ARM
+from tests.engine.tiny_model import make_tiny_model
+from tests.system.live_service import tiny_settings
+from tuner.bench import Ratio, parse_arms, ratio_row, run_bench
+from tuner.cli import app
+from tuner.load import LoadError
+from tuner.settings import SettingsError
+
+CELL_KEYS = {
+    "route",
+    "concurrency",
+    "arm",
+    "tokens_per_second",
+    "ttft_seconds",
+    "tpot_p50_seconds",
+    "tpot_p95_seconds",
+    "emitted_per_cycle",
+    "draft_seconds_per_cycle",
+    "verify_seconds_per_cycle",
+}
+ARMS = ("plain", "ngram:4", "tuned")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def report(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """One run, as the JSON file has it."""
+    folder = tmp_path_factory.mktemp("bench")
+    console = Console(file=StringIO(), width=160)
+    settings = tiny_settings(model, folder / "paceline.db")
+    assert run_bench(settings, ["chat"], [1, 2], ARMS, 2, folder / "bench.json", console) == 0
+    text = (folder / "bench.json").read_text(encoding="utf-8")
+    assert isinstance(console.file, StringIO)
+    read: dict[str, Any] = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    return read | {"printed": console.file.getvalue()}
+
+
+def test_every_cell_was_measured(report: dict[str, Any]) -> None:
+    cells = report["cells"]
+    assert {(cell["route"], cell["concurrency"], cell["arm"]) for cell in cells} == {
+        ("chat", load, arm) for load in (1, 2) for arm in ARMS
+    }
+    for cell in cells:
+        assert cell.keys() == CELL_KEYS
+        assert cell["tokens_per_second"] > 0
+        assert 0 < cell["tpot_p50_seconds"] <= cell["tpot_p95_seconds"]
+        assert cell["ttft_seconds"] > 0
+        assert cell["verify_seconds_per_cycle"] > 0
+        assert cell["draft_seconds_per_cycle"] >= 0
+
+
+def test_only_arms_that_draft_emit_more_than_a_token_a_cycle(report: dict[str, Any]) -> None:
+    emitted = {(cell["concurrency"], cell["arm"]): cell["emitted_per_cycle"] for cell in report["cells"]}
+    for load in (1, 2):
+        assert emitted[load, "plain"] == 1.0
+        assert 1.0 < emitted[load, "ngram:4"] <= 5.0
+
+
+def test_no_arm_wins_by_another_text(report: dict[str, Any]) -> None:
+    assert report["texts_that_differ_between_arms"] == 0
+
+
+def test_ratios_are_to_plain_and_of_tuned_to_every_arm(report: dict[str, Any]) -> None:
+    assert [(ratio["arm"], ratio["against"]) for ratio in report["ratios"]] == [
+        ("ngram:4", "plain"),
+        ("tuned", "plain"),
+        ("tuned", "ngram:4"),
+    ] * 2
+    assert all(0 < ratio["low"] <= ratio["estimate"] <= ratio["high"] for ratio in report["ratios"])
+
+
+def test_the_floor_is_the_share_of_what_the_linear_layers_allow(report: dict[str, Any]) -> None:
+    floor = {row["load"]: row["ratio"] for row in report["floor"]}
+    assert {1, 2} <= floor.keys()
+    assert all(0 < ratio < 1 for ratio in floor.values())
+
+
+def test_the_run_says_on_what_and_how_it_was_measured(report: dict[str, Any]) -> None:
+    assert (report["machine"]["model"], report["machine"]["dtype"]) == ("tiny", "float32")
+    assert report["command"] == {"routes": ["chat"], "concurrency": [1, 2], "arms": list(ARMS), "repeats": 2}
+    assert report["looped_prompts_left_out"].keys() == {"chat"}
+    for part in ("tokens per second", "ngram:4", "outputs that differ between arms: 0", "the linear layers alone"):
+        assert part in report["printed"]
+
+
+def test_a_request_that_fails_ends_the_run_with_a_sentence_and_without_a_file(model: Path, tmp_path: Path) -> None:
+    settings = tiny_settings(model, tmp_path / "paceline.db")
+    cramped = settings.model_copy(update={"engine": settings.engine.model_copy(update={"context_limit": 64})})
+    with pytest.raises(LoadError, match=r"requests failed; the first, chat-.*: 400 .*context"):
+        run_bench(cramped, ["chat"], [1], ["plain"], 1, tmp_path / "bench.json", Console(file=StringIO()))
+    assert not (tmp_path / "bench.json").exists()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where a command runs that must not start anything."""
+
+    def start(*arguments: object) -> None:
+        raise AssertionError("the service was started")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tuner.bench.running_service", start)
+    yield tmp_path
+    assert list(tmp_path.iterdir()) == []
+
+
+def bench(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["bench", *arguments])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--arms", "plain,fast"), "--arms names 'fast'; give plain, tuned, or ngram:K with K from 1 to 12."),
+        (("--arms", "ngram:0"), "--arms names 'ngram:0'; give plain, tuned, or ngram:K with K from 1 to 12."),
+        (("--arms", "ngram:17"), "--arms names 'ngram:17'; give plain, tuned, or ngram:K with K from 1 to 12."),
+        (("--arms", "none:4"), "--arms names 'none:4'; give plain, tuned, or ngram:K with K from 1 to 12."),
+        (("--arms", ","), "--arms is empty; give at least one, or leave the option out."),
+        (("--concurrency", ","), "--concurrency is empty; give at least one, or leave the option out."),
+        (("--routes", ","), "--routes is empty; give at least one, or leave the option out."),
+    ],
+)
+def test_what_cannot_be_measured_is_one_sentence_and_exit_code_2(
+    folder: Path, arguments: tuple[str, ...], sentence: str
+) -> None:
+    result = bench(*arguments)
+    assert (result.exit_code, result.stderr) == (2, sentence + "\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--routes", "nowhere"),
+        ("--repeats", "0"),
+        ("--concurrency", "0"),
+        ("--concurrency", "two"),
+        ("--json", "absent/bench.json"),
+    ],
+)
+def test_wrong_usage_names_the_option(folder: Path, arguments: tuple[str, str]) -> None:
+    result = bench(*arguments)
+    assert result.exit_code == 2
+    assert arguments[0] in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_configured_route_that_the_workload_lacks_is_one_sentence(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    configuration = tmp_path_factory.mktemp("configuration") / "paceline.yaml"
+    configuration.write_text("routes: {ours: {mode: auto}}")
+    result = bench("--config", str(configuration))
+    assert result.exit_code == 2
+    assert result.stderr == "The workload has no route 'ours': choose from code-edit, extract, chat, story.\n"
+
+
+def test_arms_are_read_by_name() -> None:
+    arms = parse_arms(["tuned", "ngram:4", "plain"], ("none", "ngram"), 12)
+    assert arms == {"tuned": None, "ngram:4": Arm.fixed("ngram", 4), "plain": PLAIN_ARM}
+    assert list(arms) == ["tuned", "ngram:4", "plain"]
+    with pytest.raises(SettingsError, match="ngram:²"):
+        parse_arms(["ngram:²"], ("none", "ngram"), 12)
+
+
+def test_one_round_has_no_upper_bound_which_json_calls_null() -> None:
+    row = ratio_row(Ratio("chat", 1, "tuned", "plain", 1.5, 0.0, math.inf))
+    assert json.loads(json.dumps(row, allow_nan=False))["high"] is None
+    assert ratio_row(Ratio("chat", 1, "tuned", "plain", 1.5, 1.4, 1.6))["high"] == 1.6

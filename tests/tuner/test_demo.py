@@ -1,0 +1,101 @@
+"""``paceline demo`` on the tiny model: the report, its keys, and the exit code."""
+
+import json
+import os
+import signal
+import threading
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from engine.process import EngineClient, EngineGoneError
+from policies.types import Policy, PolicyState
+from tests.engine.tiny_model import make_tiny_model
+from tests.system.live_service import tiny_settings
+from tests.tuner.telemetry_examples import policy, snapshot
+from tuner.demo import Traffic, as_json, run_demo, schedule_text, speedup_text
+from tuner.settings import TunerSettings
+from tuner.workload import ROUTES
+
+MINUTES = 0.1
+QUICK = TunerSettings(switchback_window_seconds=0.2)
+CONTEXT_KEYS = {"route", "language", "drafter", "schedule", "state", "reason", "note", "acceptance", "speedup"}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+def test_a_short_run_learns_every_route_and_reports_it(model: Path, tmp_path: Path) -> None:
+    console = Console(file=StringIO(), width=160)
+    database = tmp_path / "paceline.db"
+    assert run_demo(tiny_settings(model, database, QUICK), tmp_path / "demo.json", MINUTES, console) == 0
+    report = json.loads((tmp_path / "demo.json").read_text(encoding="utf-8"))
+    assert report["requests"] > len(ROUTES)
+    assert report["errors"] == 0
+    assert {context["route"] for context in report["contexts"]} == set(ROUTES)
+    for context in report["contexts"]:
+        assert context.keys() == CONTEXT_KEYS
+        assert context["speedup"].keys() == {"estimate", "low", "high"}
+        assert context["state"] in list(PolicyState)
+        assert all(low <= high and length > 0 for low, high, length in context["schedule"])
+    assert report["tokens_per_second"].keys() == {"tuned", "plain"}
+    assert report["tokens_per_second"]["tuned"] > 0
+    assert report["tokens_per_second"]["plain"] > 0
+    assert report["database"] == f"sqlite:///{database}"
+    assert isinstance(console.file, StringIO)
+    printed = console.file.getvalue()
+    after = printed[printed.index("Next:") :].split("\n")[1:4]
+    first = report["contexts"][0]
+    assert [line.strip() for line in after] == [
+        "paceline serve",
+        f"paceline explain {first['route']} --language {first['language']}",
+        "paceline bench --routes code-edit,chat --concurrency 1,4 --arms plain,ngram:4,tuned",
+    ]
+    assert "plain / tuned TPOT" in printed
+
+
+def test_a_failed_request_is_counted_and_the_exit_code_is_1(model: Path, tmp_path: Path) -> None:
+    """Prompts longer than the context are refused."""
+    console = Console(file=StringIO(), width=160)
+    settings = tiny_settings(model, tmp_path / "paceline.db")
+    cramped = settings.model_copy(update={"engine": settings.engine.model_copy(update={"context_limit": 512})})
+    assert run_demo(cramped, tmp_path / "demo.json", MINUTES / 3, console) == 1
+    report = json.loads((tmp_path / "demo.json").read_text(encoding="utf-8"))
+    assert 0 < report["errors"] < report["requests"]
+    assert isinstance(console.file, StringIO)
+    printed = console.file.getvalue()
+    assert f"{report['errors']} of {report['requests']} requests failed; the first: 400" in printed
+
+
+def test_an_engine_that_ends_ends_the_run(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = threading.Event()
+    start = EngineClient.start
+
+    async def start_and_end(*arguments: Any) -> EngineClient:
+        client = await start(*arguments)
+        os.kill(client.pid, signal.SIGKILL)
+        started.set()
+        return client
+
+    monkeypatch.setattr(EngineClient, "start", start_and_end)
+    with pytest.raises(EngineGoneError):
+        run_demo(tiny_settings(model, tmp_path / "paceline.db"), None, 5.0, Console(file=StringIO()))
+    assert started.is_set()
+
+
+def test_a_password_of_the_database_is_in_no_report() -> None:
+    report = as_json(snapshot(policy()), Traffic(requests=3, errors=1), "postgresql://ada:secret@host/paceline")
+    assert report["database"] == "postgresql://ada:***@host/paceline"
+    assert "secret" not in json.dumps(report)
+
+
+def test_schedules_and_speedups_are_written_for_people() -> None:
+    on: Policy = policy()
+    assert schedule_text(on) == "1-2: 8, 3-4: 4"
+    assert speedup_text(on) == "1.90 [1.70, 2.10]"
+    assert speedup_text(policy(speedup=None)) == "unknown"
