@@ -6,15 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.model_fetch import default_model_path, fetch_default_model
+from engine.model_fetch import fetch_default_model
 from tests.engine.tiny_model import make_tiny_model
 
 
 @pytest.fixture(scope="session")
 def default_model() -> Path:
     """The folder of the default model, fetched when the local cache does not hold it."""
-    path = default_model_path()
-    return path if path.exists() else fetch_default_model(lambda step, done, total: None)
+    return fetch_default_model(lambda stage, done, total: None)
 
 
 @pytest.fixture(scope="session")
