@@ -324,10 +324,16 @@ def _url(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+
+
 @contextlib.asynccontextmanager
 async def _serving(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
     """Serve `app` on `listener` while the context is open; requests in progress get a few seconds to end."""
     config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=5)
+    # A stream that is cut off when the seconds are over is told by one line, and no fault with a traceback.
+    logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
     server = HttpServer(config)
     serving = asyncio.create_task(server.serve([listener]))
     try:
@@ -335,3 +341,5 @@ async def _serving(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]
     finally:
         server.should_exit = True
         await serving
+        # Requests that were cut off still have to end, so that telemetry counts them before it is folded for good.
+        await asyncio.gather(*server.server_state.tasks, return_exceptions=True)

@@ -162,7 +162,7 @@ def test_a_decision_is_found_by_its_id(live: LiveService, pinned: None) -> None:
 
 def test_no_cycle_after_the_kill_switch_speculates(live: LiveService, pinned: None) -> None:
     log = CycleLog()
-    fields: dict[str, Any] = {"max_tokens": 1000, "temperature": 0.8, "logit_bias": ENDLESS}
+    fields: dict[str, Any] = {"max_tokens": 600, "temperature": 0.8, "logit_bias": ENDLESS}
     with live.service.listening(log), live.traffic(3, **fields):
         until(lambda: verified(log.cycles) or None, DEADLINE_SECONDS, "drafts are verified")
         started = time.perf_counter()

@@ -20,8 +20,9 @@ from tuner.demo import Traffic, as_json, run_demo, schedule_text, speedup_text
 from tuner.settings import TunerSettings
 from tuner.workload import ROUTES
 
-MINUTES = 0.1
-QUICK = TunerSettings(switchback_window_seconds=0.2)
+MINUTES = 0.06
+QUICK = TunerSettings(switchback_window_seconds=0.1, switchback_share_start=0.5, tick_seconds=0.05)
+"""Half of the time in plain windows, so that a few seconds are sure to have some."""
 CONTEXT_KEYS = {"route", "language", "drafter", "schedule", "state", "reason", "note", "acceptance", "speedup"}
 
 

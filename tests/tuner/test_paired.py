@@ -47,7 +47,8 @@ def test_what_slows_a_whole_round_cancels() -> None:
 
 def test_one_pair_gives_no_interval() -> None:
     interval = paired_ratio([3.0], [2.0])
-    assert (interval.estimate, interval.low, interval.high) == (pytest.approx(1.5), 0.0, math.inf)
+    assert interval.estimate == pytest.approx(1.5)
+    assert (interval.low, interval.high) == (0.0, math.inf)
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50), st.floats(0.0, 1.0))

@@ -22,7 +22,7 @@ class Log:
 
 def test_every_consumer_gets_every_event_once_in_order() -> None:
     queue, first, second = TelemetryQueue(), Log(), Log()
-    events = [cycle(), request(), cycle(), request("story")]
+    events: list[CycleStats | RequestStats] = [cycle(), request(), cycle(), request("story")]
     for event in events:
         if isinstance(event, CycleStats):
             queue.record_cycle(event)
@@ -37,7 +37,7 @@ def test_every_consumer_gets_every_event_once_in_order() -> None:
 def test_what_does_not_fit_is_dropped_newest_first_and_counted() -> None:
     queue, log = TelemetryQueue(limit=2), Log()
     kept = [request("code-edit"), request("chat")]
-    for stats in (*kept, request("story"), request("extract")):
+    for stats in [*kept, request("story"), request("extract")]:
         queue.record_request(stats)
     queue.record_cycle(cycle())
     assert queue.dropped == 3
@@ -50,7 +50,12 @@ def test_what_does_not_fit_is_dropped_newest_first_and_counted() -> None:
 
 def test_threads_that_record_while_one_drains_lose_nothing() -> None:
     queue, log = TelemetryQueue(), Log()
-    threads = [threading.Thread(target=lambda: [queue.record_request(request()) for _ in range(500)]) for _ in range(4)]
+
+    def record() -> None:
+        for _ in range(500):
+            queue.record_request(request())
+
+    threads = [threading.Thread(target=record) for _ in range(4)]
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
