@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from engine.kv_cache import KvCache
 from engine.linear import MIN_ROWS, PackedLinear
@@ -27,6 +28,8 @@ QUERY_PADDING = 4
 KEY_PADDING = 64
 MIN_KEYS_FLOAT32 = 384
 VALUE_CHUNK_BFLOAT16 = 1024
+SERIAL_ELEMENTS = 1 << 15
+"""ATen shares an element-wise operation among threads when it has more elements than this (GRAIN_SIZE)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +48,13 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One layer. `qkv` is query, key and value rows one below the other; norms as in `Weights`."""
+    """One layer. `qkv` is query, key and value rows one below the other, `gate_up` likewise; norms as in `Weights`."""
 
     attention_norm: Tensor
     qkv: PackedLinear
     attention_out: PackedLinear
     feed_forward_norm: Tensor
-    gate: PackedLinear
-    up: PackedLinear
+    gate_up: PackedLinear
     down: PackedLinear
 
 
@@ -111,6 +113,18 @@ def _weighted_sum(shares: Tensor, values: Tensor, out: Tensor) -> None:
         out += torch.bmm(shares[:, :, start:stop], values[:, start:stop])
 
 
+def _silu(gate: Tensor) -> Tensor:
+    """silu of [rows, feed_forward], by calls that are too small to be shared among threads.
+
+    A thread's share may end inside a vector, and the elements left over are computed with another exponential.
+    """
+    step = max(1, SERIAL_ELEMENTS // gate.shape[1])
+    if gate.shape[0] <= step:
+        return functional.silu(gate)
+    parts = [gate[start : start + step] for start in range(0, gate.shape[0], step)]
+    return torch.cat([functional.silu(part) for part in parts])
+
+
 class Decoder:
     """A loaded model with its KV cache. Not thread-safe: the engine loop owns it.
 
@@ -159,6 +173,7 @@ class Decoder:
         layout = self._layout(batch)
         config, cache, scale, mask = self.config, self._cache, self._scale, layout.mask
         heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+        feed_forward = config.feed_forward_size
         query_rows, key_elements, value_rows = (layout.query_rows,), (layout.key_elements,), (layout.value_rows,)
         cosine, sine, gathered = layout.cosine, layout.sine, layout.query_rows.view(-1)
         hidden = self._weights.embedding[layout.token_ids]
@@ -185,7 +200,8 @@ class Decoder:
             attended = mixed_rows.index_select(0, gathered).view(rows, -1)
             hidden = weights.attention_out.plus(attended, hidden)
             self._norm(hidden, weights.feed_forward_norm, normed)
-            hidden = weights.down.plus(weights.up.times(normed, weights.gate.silu(normed)), hidden)
+            gate, up = weights.gate_up(normed).split_with_sizes((feed_forward, feed_forward), 1)
+            hidden = weights.down.plus(_silu(gate).mul_(up), hidden)
         return self._head(hidden, batch.logit_rows, layout.count)
 
     def _head(self, hidden: Tensor, logit_rows: list[int] | None, count: int) -> Tensor:
@@ -271,13 +287,15 @@ class Decoder:
         weights, config, computed = self._weights, self.config, max(rows, MIN_ROWS)
         hidden = torch.ones(computed, config.hidden_size, dtype=self.dtype)
         attended = torch.ones(computed, config.num_heads * config.head_dim, dtype=self.dtype)
+        gated = torch.ones(computed, config.feed_forward_size, dtype=self.dtype)
         seconds = []
         for _ in range(repeats):
             begin = time.perf_counter()
             for layer in weights.layers:
                 layer.qkv(hidden)
                 layer.attention_out(attended)
-                layer.down(layer.up.times(hidden, layer.gate(hidden)))
+                layer.gate_up(hidden)
+                layer.down(gated)
             weights.head(hidden)
             seconds.append(time.perf_counter() - begin)
         return statistics.median(seconds)

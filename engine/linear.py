@@ -30,17 +30,7 @@ class PackedLinear:
         result: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, None, "none", [], "")
         return result
 
-    def silu(self, x: Tensor) -> Tensor:
-        """``silu(self(x))``, rounded once."""
-        result: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, None, "swish", [], "")
-        return result
-
     def plus(self, x: Tensor, other: Tensor) -> Tensor:
         """``self(x) + other``, rounded once; `other` is [rows, outputs]."""
         result: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, other, self._weight, None, "add")
-        return result
-
-    def times(self, x: Tensor, other: Tensor) -> Tensor:
-        """``self(x) * other``, rounded once."""
-        result: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, other, self._weight, None, "mul")
         return result

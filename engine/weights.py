@@ -130,13 +130,13 @@ def _assemble(config: ModelConfig, checkpoint: _Checkpoint, dtype: torch.dtype) 
             matrix(attention + "k_proj", kv_width, hidden),
             matrix(attention + "v_proj", kv_width, hidden),
         ]
+        gate_up = [matrix(feed + name, feed_forward, hidden) for name in ("gate_proj", "up_proj")]
         return LayerWeights(
             attention_norm=norm(prefix + "input_layernorm"),
             qkv=PackedLinear(torch.cat(qkv)),
             attention_out=PackedLinear(matrix(attention + "o_proj", hidden, query_width)),
             feed_forward_norm=norm(prefix + "post_attention_layernorm"),
-            gate=PackedLinear(matrix(feed + "gate_proj", feed_forward, hidden)),
-            up=PackedLinear(matrix(feed + "up_proj", feed_forward, hidden)),
+            gate_up=PackedLinear(torch.cat(gate_up)),
             down=PackedLinear(matrix(feed + "down_proj", hidden, feed_forward)),
         )
 
