@@ -25,7 +25,16 @@ class KvCache:
         self._values = torch.zeros(layers, (slots + 1) * kv_heads, capacity, head_dim, dtype=dtype)
         self.key_elements = self._keys.view(layers, -1).unbind(0)
         self.value_rows = self._values.view(layers, -1, head_dim).unbind(0)
+        self._last_seen: tuple[tuple[int, int, int], tuple[Tensor, ...], tuple[Tensor, ...]] | None = None
 
     def seen(self, low: int, high: int, keys: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """The first `keys` positions of the (slot, kv head) rows `low` to `high`, per layer: keys, values."""
-        return self._keys[:, low:high, :, :keys].unbind(0), self._values[:, low:high, :keys].unbind(0)
+        """The first `keys` positions of the (slot, kv head) rows `low` to `high`, per layer: keys, values.
+
+        They are views. Making them takes as long as a layer's attention, and most passes ask for those of the pass
+        before, so the last ones are kept.
+        """
+        asked = (low, high, keys)
+        if self._last_seen is None or self._last_seen[0] != asked:
+            seen_keys = self._keys[:, low:high, :, :keys].unbind(0)
+            self._last_seen = (asked, seen_keys, self._values[:, low:high, :keys].unbind(0))
+        return self._last_seen[1:]
