@@ -142,11 +142,11 @@ class EngineOptions:
     dtype: str = "auto"
     """auto, bfloat16 or float32."""
     threads: int = 0
-    """torch threads; 0 calibrates at start."""
+    """torch threads; 0 chooses at start, leaving a core to the control process."""
     slots: int = 16
     """Sequences that may run together."""
     context_limit: int = 2048
-    prefill_chunk: int = 256
+    prefill_chunk: int = 128
     """Prompt tokens processed in one cycle beside the decode pass."""
     ngram_min_match: int = 2
     ngram_max_match: int = 16

@@ -7,7 +7,6 @@ nor a full socket ever stops the event loop or a cycle.
 
 import asyncio
 import itertools
-import os
 import pickle
 import queue
 import socket
@@ -125,9 +124,6 @@ class EngineClient:
                 stdin=subprocess.DEVNULL,
                 # An interrupt from the terminal is the control process's to handle: it ends this one in order.
                 start_new_session=True,
-                # Waiting threads of a product sleep instead of spinning: where another process needs a core, spinning
-                # costs a cycle several times its length.
-                env={"OMP_WAIT_POLICY": "passive", **os.environ},
             )
         client = cls(process, Connection(ours.detach()), sink)
         try:

@@ -84,7 +84,7 @@ class EngineSettings(_Group):
     """Sequences that may run together."""
     context_limit: Annotated[int, Field(ge=64)] = 2048
     """Tokens of prompt and output together."""
-    prefill_chunk: Annotated[int, Field(ge=1)] = 256
+    prefill_chunk: Annotated[int, Field(ge=1)] = 128
     """Prompt tokens processed in one cycle."""
     ngram_min_match: Annotated[int, Field(ge=1)] = 2
     """Shortest match for which the n-gram drafter proposes."""
