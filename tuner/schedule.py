@@ -35,7 +35,7 @@ def block_lengths(
     for load in range(1, slots + 1):
         kv_tokens = round(load * kv_each)
         rates = [
-            load * tokens / _seconds_at(cost, load * (1.0 + length * proposing), load, kv_tokens)
+            load * tokens / _expected_seconds(cost, length, proposing, load, kv_tokens)
             for length, tokens in enumerate(emitted)
         ]
         before = min(previous.block_length(load), cap) if previous is not None else 0
@@ -93,11 +93,21 @@ def representative_loads(slots: int) -> tuple[int, ...]:
     return tuple(loads) if loads[-1] == slots else (*loads, slots)
 
 
-def _seconds_at(cost: PassCost, tokens: float, load: int, kv_tokens: int) -> float:
-    """Seconds for a mean number of tokens: linear between whole numbers."""
-    whole = int(tokens)
-    low = cost.seconds(whole, load, kv_tokens)
-    return low + (tokens - whole) * (cost.seconds(whole + 1, load, kv_tokens) - low)
+def _expected_seconds(cost: PassCost, length: int, proposing: float, load: int, kv_tokens: int) -> float:
+    """Mean seconds of a cycle in which each of `load` sequences brings `length` drafts with probability `proposing`.
+
+    The number of those that do is binomial. A cost at the mean number of tokens would be too low: the first rows of a
+    pass are free on many machines, and a drafter that seldom proposes would seem to stay among them.
+    """
+    if length == 0 or proposing <= 0.0:
+        return cost.seconds(load, load, kv_tokens)
+    return sum(
+        math.comb(load, bringing)
+        * proposing**bringing
+        * (1.0 - proposing) ** (load - bringing)
+        * cost.seconds(load + bringing * length, load, kv_tokens)
+        for bringing in range(load + 1)
+    )
 
 
 def _bucket(shares: Sequence[float], quantile: float) -> int:
