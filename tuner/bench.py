@@ -30,7 +30,7 @@ from tuner.workload import Prompt, load_workload
 TUNED = "tuned"
 PLAIN_ARM_NAME = "plain"
 SCREENING_CONCURRENCY = 8
-OUTPUT_TOKENS = 96
+OUTPUT_TOKENS = 64
 """Longest output in a cell, so that a run stays within minutes."""
 
 
