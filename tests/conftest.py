@@ -52,6 +52,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         target.write_text(summarise(terminalreporter), encoding="utf-8")
 
 
+@pytest.fixture(scope="session")
+def default_model() -> Path:
+    """The folder of the default model, fetched when the local cache does not hold it; without a network, a skip."""
+    from engine.model_config import ModelError
+    from engine.model_fetch import fetch_default_model
+
+    try:
+        return fetch_default_model(lambda stage, done, total: None)
+    except ModelError as error:
+        pytest.skip(f"the default model is not here and cannot be fetched: {error}")
+
+
 @pytest.fixture(autouse=True)
 def fixed_seeds() -> None:
     """Every test starts from the same random state. Code under test takes its seeds as arguments."""

@@ -1,4 +1,4 @@
-"""What the engine tests share: the default model, tiny models, and the number of torch threads."""
+"""What the engine tests share: tiny models and the number of torch threads."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,14 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.model_fetch import fetch_default_model
 from tests.engine.tiny_model import make_tiny_model
-
-
-@pytest.fixture(scope="session")
-def default_model() -> Path:
-    """The folder of the default model, fetched when the local cache does not hold it."""
-    return fetch_default_model(lambda stage, done, total: None)
 
 
 @pytest.fixture(scope="session")
