@@ -4,6 +4,7 @@ A table called NAME stands between the lines ``<!-- NAME -->`` and ``<!-- /NAME 
 """
 
 import ast
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from tuner.settings import Settings, setting_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
+BENCH_RESULT = ROOT / "docs/results/bench.json"
 
 RESERVED = frozenset(
     {
@@ -146,6 +148,39 @@ def rooms(root: Path) -> dict[str, str]:
     return found | {"tests": "Mirrors the rooms."}
 
 
+def run_table() -> str:
+    """The committed run of ``paceline bench``, and the machine and command that made it."""
+    report = json.loads(BENCH_RESULT.read_text(encoding="utf-8"))
+    command, machine = report["command"], report["machine"]
+    rates = {(cell["route"], cell["concurrency"], cell["arm"]): cell["tokens_per_second"] for cell in report["cells"]}
+    against = {
+        (ratio["route"], ratio["concurrency"], ratio["arm"], ratio["against"]): ratio for ratio in report["ratios"]
+    }
+    speculating = [arm for arm in command["arms"] if arm != "plain"]
+    rows = []
+    for route in command["routes"]:
+        for concurrency in command["concurrency"]:
+            ratios = [against[route, concurrency, arm, "plain"] for arm in speculating]
+            rows.append(
+                (
+                    f"`{route}`",
+                    str(concurrency),
+                    f"{rates[route, concurrency, 'plain']:.0f}",
+                    *(f"{ratio['estimate']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})" for ratio in ratios),
+                )
+            )
+    header = ("Route", "Concurrency", "Plain, tokens/s", *(f"{arm}, times plain" for arm in speculating))
+    lists = " ".join(f"--{name} {','.join(map(str, command[name]))}" for name in ("routes", "concurrency", "arms"))
+    return (
+        markdown(header, rows)
+        + f"\n`paceline bench {lists} --repeats {command['repeats']}`: {machine['model']} in {machine['dtype']} on "
+        + f"{machine['cores']} cores ({machine['processor']}), {machine['threads']} torch thread in the engine. "
+        + "Medians over rounds of the same prompts with the same seeds, arms in turn within one process, order reversed; 95 % "
+        + f"intervals over rounds. {report['texts_that_differ_between_arms']} outputs differ between arms. The whole "
+        + "result: [docs/results/bench.json](docs/results/bench.json).\n"
+    )
+
+
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table; bars inside a cell are escaped."""
     lines = [list(header), ["---"] * len(header), *(list(row) for row in rows)]
@@ -220,6 +255,7 @@ def anchors(text: str) -> set[str]:
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
+    "run": run_table,
     "rooms": rooms_table,
     "commands": commands_table,
     "routes": routes_table,

@@ -61,7 +61,7 @@ def serve(
     with _starting():
         from tuner import root
 
-        raise typer.Exit(root.serve(settings, Console()))
+        raise typer.Exit(root.serve(settings, Console(log_path=False)))
 
 
 def demo(
@@ -75,7 +75,7 @@ def demo(
     with _starting():
         from tuner import demo as runner
 
-        raise typer.Exit(runner.run_demo(settings, json_path, minutes, Console()))
+        raise typer.Exit(runner.run_demo(settings, json_path, minutes, Console(log_path=False)))
 
 
 def bench(
@@ -98,7 +98,9 @@ def bench(
     with _starting():
         from tuner import bench as runner
 
-        raise typer.Exit(runner.run_bench(settings, chosen, clients, _listed(arms), repeats, json_path, Console()))
+        raise typer.Exit(
+            runner.run_bench(settings, chosen, clients, _listed(arms), repeats, json_path, Console(log_path=False))
+        )
 
 
 def fetch() -> None:
