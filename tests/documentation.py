@@ -175,8 +175,8 @@ def run_table() -> str:
         markdown(header, rows)
         + f"\n`paceline bench {lists} --repeats {command['repeats']}`: {machine['model']} in {machine['dtype']} on "
         + f"{machine['cores']} cores ({machine['processor']}), {machine['threads']} torch thread in the engine. "
-        + "Medians over rounds of the same prompts with the same seeds, arms in turn within one process, order reversed; 95 % "
-        + f"intervals over rounds. {report['texts_that_differ_between_arms']} outputs differ between arms. The whole "
+        + "Medians over rounds of the same prompts with the same seeds, arms in turn within one process, order "
+        + f"reversed; 95 % intervals over rounds. {report['texts_that_differ_between_arms']} outputs differ between arms. The whole "
         + "result: [docs/results/bench.json](docs/results/bench.json).\n"
     )
 
