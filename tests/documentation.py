@@ -176,7 +176,8 @@ def run_table() -> str:
         + f"\n`paceline bench {lists} --repeats {command['repeats']}`: {machine['model']} in {machine['dtype']} on "
         + f"{machine['cores']} cores ({machine['processor']}), {machine['threads']} torch thread in the engine. "
         + "Medians over rounds of the same prompts with the same seeds, arms in turn within one process, order "
-        + f"reversed; 95 % intervals over rounds. {report['texts_that_differ_between_arms']} outputs differ between arms. The whole "
+        + "reversed; 95 % intervals over rounds. "
+        + f"{report['texts_that_differ_between_arms']} outputs differ between arms. The whole "
         + "result: [docs/results/bench.json](docs/results/bench.json).\n"
     )
 
