@@ -212,6 +212,17 @@ def test_the_kill_switch_is_in_force_at_once_and_can_be_taken_back(admin: Admin)
     assert admin.store.load_state(samples.MODEL).kill_switches == ()
 
 
+@pytest.mark.parametrize(("text", "seconds"), [("12d", 1_036_800), ("999999s", 999_999), ("999999d", 86_399_913_600)])
+def test_a_long_time_is_taken_as_it_was_written(admin: Admin, text: str, seconds: int) -> None:
+    pinned = admin.client.put(PIN_PATH, json=PIN | {"expires_in": text})
+    assert pinned.status_code == 200
+    assert pinned.json()["pin"]["expires_at"] == 1_000.0 + seconds
+    body = {"route": "chat", "active": True, "reason": "an incident", "expires_in": text}
+    killed = admin.client.post("/api/v1/kill-switch", json=body)
+    assert killed.status_code == 200
+    assert killed.json()["in_force"][0]["expires_at"] == 1_000.0 + seconds
+
+
 def test_a_route_stays_killed_while_everything_is(admin: Admin) -> None:
     admin.client.post("/api/v1/kill-switch", json={"route": "*", "active": True, "reason": "all"})
     admin.client.post("/api/v1/kill-switch", json={"route": "chat", "active": True, "reason": "one"})

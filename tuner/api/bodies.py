@@ -8,8 +8,16 @@ from policies.types import PLAIN
 from tuner.api.durations import parse_duration
 from tuner.settings import BlockLength, Drafter
 
-Duration = Annotated[str, AfterValidator(lambda text: f"{parse_duration(text)}s")]
-"""Kept as seconds, e.g. ``7200s``."""
+
+def known_duration(text: str) -> str:
+    """`text`, if `parse_duration` reads it. Raises ValueError with the remedy."""
+    parse_duration(text)
+    return text
+
+
+Duration = Annotated[str, AfterValidator(known_duration)]
+"""As it was written, e.g. ``2h``: `parse_duration` reads no more than six digits of a unit, 12 days in seconds have
+seven."""
 ReasonText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
 
 
