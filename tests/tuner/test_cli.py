@@ -169,6 +169,14 @@ def test_off_and_on_are_the_kill_switch(admin: Admin) -> None:
     assert admin.actions() == ["unkill", "unkill", "kill", "kill"]
 
 
+def test_on_for_all_names_the_routes_that_are_still_off(admin: Admin) -> None:
+    run("off", "--all", "--reason", "an incident")
+    run("off", "chat", "--reason", "slow")
+    still = "Speculation is on for every route but chat: `paceline on ROUTE` takes that back.\n"
+    assert run("on", "--all").stdout == still
+    assert run("on", "chat").stdout == "Speculation is on for chat.\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "sentence"),
     [
@@ -178,6 +186,11 @@ def test_off_and_on_are_the_kill_switch(admin: Admin) -> None:
         (("explain",), 2, "Give ROUTE with --language L, or --decision ID alone."),
         (("explain", "chat"), 2, "Give ROUTE with --language L, or --decision ID alone."),
         (("explain", "--decision", "nonsense"), 2, "decision id 'nonsense' is not one of this server's"),
+        (("explain", "..", "-l", "status"), 2, "is empty or dots alone: give its name."),
+        (("explain", "--decision", ""), 2, "is empty or dots alone: give its name."),
+        (("off", "chat", "--reason", "\udcff"), 2, "holds bytes that cannot be sent"),
+        (("unpin", "\udcff", "-l", "da"), 2, "holds bytes that cannot be sent"),
+        (("status", "--token", "t\u00f6ken"), 2, "a token in ASCII"),
         (("explain", "nowhere", "-l", "da"), 2, "Route 'nowhere' is not configured; the routes are chat"),
         (("off", "chat", "--reason", "x", "--for", "soon"), 2, "'soon' is not a duration above zero: write 90s"),
         (("unpin", "chat", "-l", "Danish"), 2, "'Danish' is no language: write a subtag such as da"),

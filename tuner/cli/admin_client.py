@@ -43,14 +43,21 @@ class AdminClient:
         return self._ask("DELETE", path, None)
 
     def _ask(self, method: str, path: tuple[str, ...], body: Mapping[str, Any] | None) -> dict[str, Any]:
-        url = "/".join((self._server, "api", "v1", *(quote(part, safe="*") for part in path)))
+        if not {"", ".", ".."}.isdisjoint(path):
+            raise CommandError("A route, a language or an id is empty or dots alone: give its name.", USAGE)
         try:
+            url = "/".join((self._server, "api", "v1", *(quote(part, safe="*") for part in path)))
             # The environment's proxies are for the world outside, and an admin port is inside.
             with httpx.Client(timeout=TIMEOUT_SECONDS, trust_env=False) as http:
                 response = http.request(method, url, json=body, headers=self._headers)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise CommandError(
                 f"No admin API answers at {self._server} ({error}): start `paceline serve`, or give --server URL."
+            ) from error
+        except UnicodeError as error:
+            raise CommandError(
+                "An argument or the token holds bytes that cannot be sent: write arguments in UTF-8, a token in ASCII.",
+                USAGE,
             ) from error
         try:
             answer = response.json()

@@ -94,7 +94,10 @@ def print_decision(console: Console, decision: Mapping[str, Any]) -> None:
 def print_kill_switch(console: Console, view: Mapping[str, Any]) -> None:
     """`paceline off` and `paceline on`."""
     if not view["active"]:
-        console.print(f"Speculation is on for {_route(view['route'])}.")
+        # Switching everything on takes back what `off --all` did, and leaves the routes' own switches.
+        left = sorted(kill["route"] for kill in view["in_force"]) if view["route"] == "*" else []
+        but = f" but {', '.join(left)}: `paceline on ROUTE` takes that back" if left else ""
+        console.print(f"Speculation is on for {_route(view['route'])}{but}.")
         return
     holding = [kill for kill in view["in_force"] if kill["route"] in (view["route"], "*")]
     for kill in holding:
