@@ -68,12 +68,16 @@ def load_settings(config: Path | None = None, overrides: Mapping[str, Any] | Non
 def _read_file(path: Path) -> dict[str, Any]:
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if isinstance(values, dict):
+            for _ in _leaves(values):
+                pass  # a group that holds itself, through an alias, has no end
     except OSError as error:
         reason = error.strerror or str(error)
         raise SettingsError(
             f"The configuration file {path} cannot be read ({reason}): give a readable file."
         ) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        # ValueError: no UTF-8, or what looks like a date or a number and is none, such as 2024-13-45.
         where = getattr(error, "problem_mark", None)
         line = f" at line {where.line + 1}" if where is not None else ""
         raise SettingsError(f"The configuration file {path} is not valid YAML{line}: correct it.") from error

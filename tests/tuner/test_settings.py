@@ -102,6 +102,10 @@ def test_a_variable_changes_a_route_whose_name_has_a_hyphen(monkeypatch: pytest.
         ("database: {url: ''}", r"database\.url is '' .*at least 1 character"),
         ("tuner: {switchback_share_floor: 0.3}", r"tuner\.switchback_share_floor is 0\.3, above"),
         ("server: [", r"The configuration file .* is not valid YAML at line 1: correct it\."),
+        ("tuner: {seed: 2024-13-45}", r"The configuration file .* is not valid YAML: correct it\."),
+        ("tuner: {seed: " + "9" * 5000 + "}", r"The configuration file .* is not valid YAML: correct it\."),
+        ("server: &all {host: *all}", r"The configuration file .* is not valid YAML: correct it\."),
+        ("a: " + "[" * 3000 + "]" * 3000, r"The configuration file .* is not valid YAML: correct it\."),
         ("- 1", r"The configuration file .* must hold groups of keys"),
     ],
 )
