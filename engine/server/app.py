@@ -32,6 +32,8 @@ from policies.types import Context, Decision
 MAX_BODY_BYTES = 4 << 20
 _LONG_PROMPT_CHARACTERS = 8_000
 """Longer prompts are tokenised in a thread, so that no stream waits for them."""
+_TURN_CHARACTERS = 32
+"""About what a chat template writes around a message: a body of 4 MiB holds 100,000 empty ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,7 @@ class _Server:
         return await self._answer(request, prepared, parsed.fields, chat=False)
 
     async def _encode_chat(self, parsed: ChatRequest) -> list[int]:
-        if sum(len(message.content) for message in parsed.messages) > _LONG_PROMPT_CHARACTERS:
+        if sum(len(message.content) + _TURN_CHARACTERS for message in parsed.messages) > _LONG_PROMPT_CHARACTERS:
             return await asyncio.to_thread(self._tokenizer.encode_chat, parsed.messages)
         return self._tokenizer.encode_chat(parsed.messages)
 

@@ -1,18 +1,20 @@
 """The endpoints in front of a scripted engine: what clients get, what the engine is told, what is measured."""
 
 import asyncio
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
 
 from engine.messages import Submit
 from engine.process import EngineGoneError
+from engine.server.schema import Message
 from engine.server.sequence import OUTPUT_LANGUAGE_TOKENS
 from kernels.sampling import Sampling
 from policies.testing import FakeClock, ListSink, ScriptedSource
 from policies.types import Context, Decision, FinishReason, Reason, RequestFeatures, RequestStats, SamplingClass
-from tests.engine.server.double import CONTEXT_LIMIT, EOS, MODEL, ScriptedEngine, Step, says
+from tests.engine.server.double import CONTEXT_LIMIT, EOS, MODEL, ByteTokenizer, ScriptedEngine, Step, says
 from tests.engine.server.harness import (
     CHAT,
     COMPLETIONS,
@@ -30,6 +32,22 @@ DANISH = "Det var en mørk og stormfuld aften, "
 
 def learned(context: Context, features: RequestFeatures) -> Decision:
     return Decision(f"d-{context.language}", context, "ngram", 5, False, Reason.LEARNED, 7)
+
+
+@pytest.mark.parametrize(("turns", "elsewhere"), [(3, False), (300, True)])
+def test_a_long_conversation_of_empty_turns_is_tokenised_in_a_thread(
+    monkeypatch: pytest.MonkeyPatch, turns: int, elsewhere: bool
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def encode_chat(self: ByteTokenizer, messages: Sequence[Message]) -> list[int]:
+        threads.append(threading.current_thread())
+        return [1]
+
+    monkeypatch.setattr(ByteTokenizer, "encode_chat", encode_chat)
+    body = chat_body() | {"messages": [{"role": "user", "content": ""}] * turns}
+    assert send(ScriptedEngine(says("Hi")), CHAT, body).status == 200
+    assert [thread is not threading.current_thread() for thread in threads] == [elsewhere]
 
 
 class BrokenSource:
