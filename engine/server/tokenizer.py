@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from engine.model_config import ModelError
 from engine.server.errors import ApiError
 from engine.server.schema import Message
 from engine.token_bytes import load_token_bytes
@@ -73,11 +74,21 @@ class ModelTokenizer:
 
 
 def load_tokenizer(model_path: Path, vocabulary: int) -> ModelTokenizer:
-    """The tokenizer of the model in `model_path`, whose target has `vocabulary` logits. Reads local files only."""
+    """The tokenizer of the model in `model_path`, whose target has `vocabulary` logits. Reads local files only.
+
+    Raises:
+        ModelError: its files are missing or damaged.
+    """
     from transformers import AutoTokenizer  # takes a second to import
 
-    tokenizer = AutoTokenizer.from_pretrained(model_path, local_files_only=True)
-    return ModelTokenizer(tokenizer, model_path, vocabulary)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model_path, local_files_only=True)
+        return ModelTokenizer(tokenizer, model_path, vocabulary)
+    except Exception as error:  # tokenizers raises bare ones for a file that it cannot read
+        reason = next(iter(str(error).splitlines()), "").rstrip(".") or type(error).__name__
+        raise ModelError(
+            f"{model_path} holds no tokenizer that can be read ({reason}); fetch the model again"
+        ) from error
 
 
 def _stop_token_ids(tokenizer: "PreTrainedTokenizerBase", model_path: Path) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.model_config import ModelError
 from engine.server.detokenize import TextStream
 from engine.server.errors import ApiError
 from engine.server.schema import Message
@@ -53,6 +54,20 @@ def test_the_ends_come_from_every_configuration_and_from_names(folder: Path, tmp
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 300]}))
     assert load_tokenizer(folder, VOCABULARY).stop_token_ids == (0, IM_END)
     assert load_tokenizer(tmp_path, VOCABULARY).stop_token_ids == (0, IM_END, 300)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("tokenizer.json", None), ("tokenizer.json", "{}"), ("tokenizer_config.json", "["), ("config.json", "[")],
+)
+def test_a_damaged_tokenizer_is_a_model_error(folder: Path, tmp_path: Path, name: str, content: str | None) -> None:
+    for file in folder.iterdir():
+        if file.name != name or content is not None:
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(ModelError, match=r"holds no tokenizer that can be read \(.+\); fetch the model again"):
+        load_tokenizer(tmp_path, VOCABULARY)
 
 
 @pytest.mark.parametrize(
