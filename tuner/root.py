@@ -10,6 +10,7 @@ import signal
 import socket
 import threading
 import time
+import traceback
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -313,9 +314,10 @@ def _listen(host: str, port: int, setting: str) -> socket.socket:
     try:
         listener.bind((host, port))
         listener.listen(1024)
-    except OSError as error:
+    except (OSError, TypeError) as error:  # TypeError: what the address has for a name can be none
         listener.close()
-        raise StartError(f"{setting}: cannot listen on {host}:{port} ({error.strerror}); choose another.") from error
+        reason = error.strerror if isinstance(error, OSError) else "not a host name"
+        raise StartError(f"{setting}: cannot listen on {host}:{port} ({reason}); choose another.") from error
     return listener
 
 
@@ -324,8 +326,18 @@ def _url(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _is_no_cancellation(record: logging.LogRecord) -> bool:
-    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+def log_no_messages(record: logging.LogRecord) -> bool:
+    """A filter for uvicorn's log: no cancellation, and of every other exception where it came from but not its
+    message, which may quote a prompt."""
+    if not record.exc_info or record.exc_info[1] is None:
+        return True
+    error = record.exc_info[1]
+    if isinstance(error, asyncio.CancelledError):
+        return False
+    where = "".join(traceback.format_tb(error.__traceback__))
+    record.msg, record.args = "%s\n%s%s", (record.getMessage().strip(), where, type(error).__name__)
+    record.exc_info = record.exc_text = None
+    return True
 
 
 @contextlib.asynccontextmanager
@@ -333,7 +345,7 @@ async def _serving(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]
     """Serve `app` on `listener` while the context is open; requests in progress get a few seconds to end."""
     config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=5)
     # A stream that is cut off when the seconds are over is told by one line, and no fault with a traceback.
-    logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
+    logging.getLogger("uvicorn.error").addFilter(log_no_messages)
     server = HttpServer(config)
     serving = asyncio.create_task(server.serve([listener]))
     try:

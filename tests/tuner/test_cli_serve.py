@@ -54,6 +54,12 @@ def test_a_port_in_use_is_named_with_its_setting(folder: Path, option: str, sett
     assert list(folder.iterdir()) == []
 
 
+def test_a_host_that_cannot_be_a_name_is_a_sentence(folder: Path) -> None:
+    host = "\u00e4" * 70
+    line = sentence(serve("--host", host))
+    assert line == f"server.port: cannot listen on {host}:0 (not a host name); choose another."
+
+
 def test_a_database_at_a_newer_schema_is_left_as_it_is(folder: Path) -> None:
     database = folder / "paceline.db"
     Store(f"sqlite:///{database}").upgrade()
