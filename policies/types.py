@@ -53,6 +53,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+ANY_LOAD = 1 << 16
+"""The last load of a schedule that does not depend on load."""
+
 PLAIN = "none"
 """Name of the drafter that proposes nothing."""
 
@@ -187,7 +190,7 @@ class Arm:
         return max((step.block_length for step in self.schedule), default=0)
 
     @classmethod
-    def fixed(cls, drafter: str, block_length: int, load_limit: int = 1 << 16) -> "Arm":
+    def fixed(cls, drafter: str, block_length: int, load_limit: int = ANY_LOAD) -> "Arm":
         """One block length at every load."""
         if drafter == PLAIN or block_length == 0:
             return PLAIN_ARM

@@ -18,6 +18,7 @@ import uvicorn
 from fastapi import FastAPI
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+from sqlalchemy import make_url
 
 from engine.messages import EngineOptions
 from engine.model_check import is_complete
@@ -259,13 +260,32 @@ def serve(settings: Settings, console: Console) -> int:
 
 
 async def _serve(settings: Settings, console: Console) -> int:
-    stop = asyncio.Event()
+    stop, started = asyncio.Event(), asyncio.Event()
+    serving = asyncio.create_task(_serve_until(stop, started, settings, console))
+
+    def end() -> None:
+        stop.set()
+        if not started.is_set():
+            # Nothing is served yet: there is nothing to wait for.
+            serving.cancel()
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, end)
+    try:
+        return await serving
+    except asyncio.CancelledError:
+        console.log("stopped before the start was done")
+        return 0
+
+
+async def _serve_until(stop: asyncio.Event, started: asyncio.Event, settings: Settings, console: Console) -> int:
     async with running_service(settings, console) as service:
+        started.set()
         console.log(f"serving {service.client.info.model} at {service.data_url}/v1")
         console.log(f"admin API and metrics at {service.admin_url}")
+        store_name = make_url(settings.database.url).render_as_string(hide_password=True)
+        console.log(f"routes: {', '.join(settings.routes)}; the store is {store_name}")
         watch = asyncio.create_task(stop.wait())
         while not watch.done() and service.client.alive:
             await asyncio.wait([watch], timeout=1.0)

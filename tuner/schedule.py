@@ -14,7 +14,7 @@ from tuner.acceptance import Curve
 
 _NEAR = 0.98
 _STAYS = 0.96
-_SAMPLES = 8
+_SAMPLES = 64
 """Sequences drawn at least, over all draws, for a predicted gain."""
 
 

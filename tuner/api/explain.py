@@ -178,8 +178,11 @@ def schedule_words(arm: Arm) -> str:
     """An arm in words, e.g. ``ngram, K=8 at load 1-2, K=4 at load 3-8``."""
     if arm.cap == 0:
         return "plain at every load"
+    if arm == Arm.fixed(arm.drafter, arm.cap):
+        return f"{arm.drafter}, K={arm.cap} at every load"
     steps = [
-        f"K={step.block_length} at load {step.load_low}"
+        (f"K={step.block_length}" if step.block_length else "plain")
+        + f" at load {step.load_low}"
         + ("" if step.load_high == step.load_low else f"-{step.load_high}")
         for step in arm.schedule
     ]

@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from policies.types import ANY_LOAD
 from tuner.api.durations import describe_duration
 
 
@@ -140,7 +141,9 @@ def _schedule(steps: Sequence[Mapping[str, int]]) -> str:
             if step["load_low"] == step["load_high"]
             else f"{step['load_low']}-{step['load_high']}"
         )
-        parts.append(f"{load}: {step['block_length']}")
+        if step["load_high"] >= ANY_LOAD:
+            load = "every load" if step["load_low"] == 1 else f"{step['load_low']} and more"
+        parts.append(f"{load}: {step['block_length'] or 'plain'}")
     return ", ".join(parts) or "plain"
 
 
