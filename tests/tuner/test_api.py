@@ -376,6 +376,7 @@ def test_a_schedule_is_told_in_words() -> None:
     policy: Policy = samples.policy(1)
     assert policy.state is PolicyState.ON
     assert schedule_words(policy.arm) == "ngram, K=8 at load 1-2, K=4 at load 3-8"
+    assert schedule_words(Arm.fixed("ngram", 4)) == "ngram, K=4 at every load"
 
 
 @pytest.mark.parametrize(
