@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from policies import Policy, PolicyState, Reason
+from policies import Arm, Policy, PolicyState, Reason
 from policies.decision_id import DecisionFields, encode
 from policies.store import Store
 from policies.testing import FakeClock
