@@ -14,6 +14,10 @@ from engine.server.errors import shown
 MAX_CHOICES = 8
 MAX_PROMPTS = 64
 MAX_STOPS = 4
+MAX_STOP_CHARACTERS = 1000
+MAX_BIASES = 1024
+"""Each sequence of a request carries its own copy of stops and biases: without limits a body of a few megabytes would
+become gigabytes."""
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 COMPLETION_MAX_TOKENS = 16
 """OpenAI's default for /v1/completions."""
@@ -50,7 +54,9 @@ def _is_text(value: object) -> bool:
 
 def _is_stop(value: object) -> bool:
     texts = value if isinstance(value, list) else [value]
-    return len(texts) <= MAX_STOPS and all(isinstance(text, str) and text for text in texts)
+    return len(texts) <= MAX_STOPS and all(
+        isinstance(text, str) and 0 < len(text) <= MAX_STOP_CHARACTERS for text in texts
+    )
 
 
 def _is_string_map(value: object) -> bool:
@@ -81,9 +87,14 @@ _SHARED: Mapping[str, Rule] = {
     "repetition_penalty": number(0.01, 10),
     "presence_penalty": number(-2, 2),
     "frequency_penalty": number(-2, 2),
-    "logit_bias": Rule(lambda value: isinstance(value, dict), "an object from token ids to numbers from -100 to 100"),
+    "logit_bias": Rule(
+        lambda value: isinstance(value, dict) and len(value) <= MAX_BIASES,
+        f"an object from at most {MAX_BIASES} token ids to numbers from -100 to 100",
+    ),
     "seed": _integer(INT64_MIN, INT64_MAX),
-    "stop": Rule(_is_stop, f"a non-empty string or up to {MAX_STOPS} of them"),
+    "stop": Rule(
+        _is_stop, f"a non-empty string of at most {MAX_STOP_CHARACTERS} characters, or up to {MAX_STOPS} of them"
+    ),
     "n": _integer(1, MAX_CHOICES),
     "stream": _BOOLEAN,
     "stream_options": Rule(lambda value: isinstance(value, dict), 'an object such as {"include_usage": true}'),

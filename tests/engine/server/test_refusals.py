@@ -49,6 +49,8 @@ CHAT_REFUSALS: list[tuple[dict[str, Any], str, str]] = [
     ({"stop": ""}, "stop", "non-empty"),
     ({"stop": ["a", "b", "c", "d", "e"]}, "stop", "4"),
     ({"stop": ["a", 1]}, "stop", "string"),
+    ({"stop": ["a", "b" * 1001]}, "stop", "1000 characters"),
+    ({"logit_bias": {str(token): 1 for token in range(1025)}}, "logit_bias", "1024"),
     ({"stream": "yes"}, "stream", "true or false"),
     ({"stream_options": {"include_usage": True}}, "stream_options", "stream: true"),
     ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage", "true or false"),
