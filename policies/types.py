@@ -169,6 +169,11 @@ class LoadStep:
     load_high: int
     block_length: int
 
+    @property
+    def loads(self) -> str:
+        """The loads for people: ``4`` or ``1-3``."""
+        return f"{self.load_low}" if self.load_low == self.load_high else f"{self.load_low}-{self.load_high}"
+
 
 @dataclass(frozen=True, slots=True)
 class Arm:

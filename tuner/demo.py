@@ -237,12 +237,7 @@ def _print_summary(console: Console, snapshot: PolicySnapshot, traffic: Traffic)
 
 def schedule_text(policy: Policy) -> str:
     """``1-2: 8, 3-4: 4, 5-16: off``."""
-    steps = (
-        (f"{step.load_low}" if step.load_low == step.load_high else f"{step.load_low}-{step.load_high}")
-        + f": {step.block_length or 'off'}"
-        for step in policy.arm.schedule
-    )
-    return ", ".join(steps) or "off"
+    return ", ".join(f"{step.loads}: {step.block_length or 'off'}" for step in policy.arm.schedule) or "off"
 
 
 def speedup_text(policy: Policy) -> str:

@@ -28,9 +28,9 @@ def note_learned(
     used = [step for step in steps if step.block_length]
     best_load, best = max(predicted, key=lambda pair: pair[1], default=(1, 1.0))
     if used:
-        lengths = ", ".join(f"{step.block_length} at load {_loads(step)}" for step in used)
+        lengths = ", ".join(f"{step.block_length} at load {step.loads}" for step in used)
         silent = [step for step in steps if not step.block_length]
-        plain = f", plain at load {', '.join(_loads(step) for step in silent)}" if silent else ""
+        plain = f", plain at load {', '.join(step.loads for step in silent)}" if silent else ""
         verdict = f"a block of {lengths}{plain}: predicted {best:.2f}x plain at load {best_load}"
     elif best > 1.005:
         verdict = (
@@ -59,7 +59,3 @@ def measured(speedup: Interval | None) -> str:
         f"measured {speedup.estimate:.2f}x plain at equal load, neighbours' blocks included "
         f"(95 % interval {speedup.low:.2f} to {speedup.high:.2f}): {judgement}"
     )
-
-
-def _loads(step: LoadStep) -> str:
-    return str(step.load_low) if step.load_low == step.load_high else f"{step.load_low}-{step.load_high}"

@@ -181,10 +181,7 @@ def schedule_words(arm: Arm) -> str:
     if arm == Arm.fixed(arm.drafter, arm.cap):
         return f"{arm.drafter}, K={arm.cap} at every load"
     steps = [
-        (f"K={step.block_length}" if step.block_length else "plain")
-        + f" at load {step.load_low}"
-        + ("" if step.load_high == step.load_low else f"-{step.load_high}")
-        for step in arm.schedule
+        (f"K={step.block_length}" if step.block_length else "plain") + f" at load {step.loads}" for step in arm.schedule
     ]
     return f"{arm.drafter}, {', '.join(steps)}"
 
