@@ -150,6 +150,12 @@ class EngineOptions:
     """Prompt tokens processed in one cycle beside the decode pass."""
     ngram_min_match: int = 2
     ngram_max_match: int = 16
+    drafters: tuple[str, ...] = ("ngram",)
+    """Drafters to load, in order: ngram, suffix, the name of a shipped or added drafter, or a folder."""
+    kv_blocks: int = 0
+    """Blocks of the KV cache; 0 takes what every slot needs at the context limit."""
+    verifier: str = "coupled"
+    """`kernels.sampling.Verifier` of requests that name none."""
     calibrate: bool = True
     seed: int = 0
     """Seeds the synthetic sequences of the calibration."""
