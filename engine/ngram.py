@@ -13,6 +13,9 @@ CANDIDATES = 64
 """Occurrences of the shortest match that are looked at, most recent first: it bounds a cycle's time in long
 repetitive texts."""
 
+INDEX_BYTES = 320
+"""Upper bound of an index's memory for a token of context: a key, a list and their place in the dictionary."""
+
 CONFIDENCE_EDGES = (2, 4, 8)
 """Match lengths up to the first edge are bucket 1, up to the second bucket 2, and so on; longer is the last."""
 
@@ -59,13 +62,19 @@ class NgramDrafter:
     """`engine.drafter.Drafter` by prompt lookup; its memory is an index for each running sequence."""
 
     name = "ngram"
+    context_limit = None
 
-    def __init__(self, min_match: int, max_match: int) -> None:
+    def __init__(self, min_match: int, max_match: int, *, context_tokens: int = 0) -> None:
+        """`context_tokens`: what the running sequences hold together at most; it makes `memory_bytes`.
+
+        ValueError for match lengths that cannot be.
+        """
         if not 1 <= min_match <= max_match:
             raise ValueError(f"ngram match lengths {min_match}..{max_match}: give 1 <= min <= max")
         self._min_match = min_match
         self._max_match = max_match
         self._indexes: dict[int, NgramIndex] = {}
+        self.memory_bytes = context_tokens * INDEX_BYTES
 
     def propose(self, sequences: Sequence[RunningSequence], lengths: Sequence[int]) -> list[Proposal]:
         proposals: list[Proposal] = []
@@ -76,6 +85,9 @@ class NgramDrafter:
             tokens, match = index.lookup(sequence.tokens, length)
             proposals.append(Proposal(tokens, confidence_of(match)) if tokens else SILENT)
         return proposals
+
+    def observe(self, sequence: RunningSequence, emitted: Sequence[int]) -> None:
+        """Nothing to do: `propose` reads what was added to the text."""
 
     def release(self, request_key: int) -> None:
         self._indexes.pop(request_key, None)
