@@ -4,9 +4,16 @@ A counter-based generator has no state, so a drafter, a verifier and a GPU read 
 order, one token at a time or the whole vocabulary at once. Source: Salmon, Moraes, Dror, Shaw, "Parallel random
 numbers: as easy as 1, 2, 3", 2011.
 
-Key: the 64-bit seed, low word first. Counter: (token id >> 2, output position, choice, 0). The word of a token is
+Key: the 64-bit seed, low word first. Counter: (token id >> 2, output position, choice, stream). The word of a token is
 lane ``token id & 3`` of its counter's output, so that a vocabulary of V costs V / 4 counters.
+
+The stream keeps apart what must be independent. Coupled verification has one, in which drafter and target meet. Under
+rejection and block verification they must not meet: the draft, its acceptance and the recovered token each have their
+own. There a draft's noise is named by the position of its block and its index in it (`draft_stream`), never by its
+own position: a block's ending depends on drafts behind it, so that a later block may not draw them again.
 """
+
+from enum import IntEnum
 
 import numpy as np
 import torch
@@ -29,6 +36,24 @@ GUMBEL_MAX = 17.3287
 """Above every value of `gumbel_from_bits`; the largest is ``-log(-log(1 - 2**-25))``, 17.32868."""
 
 
+class Stream(IntEnum):
+    """The low byte of the counter's fourth word."""
+
+    COUPLED = 0
+    """A token's own position: the target's noise under coupled verification, which its drafter shares."""
+    DRAFT = 1
+    """The position of the block, with the draft's index in it above the low byte: see `draft_stream`."""
+    ACCEPTANCE = 2
+    """The position of the block; the draft's index stands in place of ``token id >> 2``."""
+    RECOVERED = 3
+    """A token's own position: the recovered or bonus token, and every plain one, under the two."""
+
+
+def draft_stream(index: int) -> int:
+    """The stream of the draft `index` (from 0) of a block, under rejection and block verification."""
+    return Stream.DRAFT | index << 8
+
+
 def philox_4x32(counter: Words, key: tuple[int, int]) -> Words:
     """Ten rounds of Philox: `counter` [4, n] and `key`, all 32-bit words, to [4, n] words."""
     even = counter[0::2].copy()
@@ -49,7 +74,9 @@ def philox_4x32(counter: Words, key: tuple[int, int]) -> Words:
     return words
 
 
-def uniform_bits(seed: int, choice: int, position: int, token_ids: NDArray[np.int64]) -> Words:
+def uniform_bits(
+    seed: int, choice: int, position: int, token_ids: NDArray[np.int64], stream: int = Stream.COUPLED
+) -> Words:
     """The upper 24 bits of each token's word, [n]. `token_ids` are below 2**34, in any order."""
     if token_ids.size == 0:
         return np.empty(0, dtype=np.uint64)
@@ -59,6 +86,7 @@ def uniform_bits(seed: int, choice: int, position: int, token_ids: NDArray[np.in
     counter[0] = np.arange(blocks) if whole else token_ids >> 2
     counter[1] = position
     counter[2] = choice
+    counter[3] = stream
     words = philox_4x32(counter, (seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF))
     chosen = words.T.ravel().take(token_ids) if whole else words[token_ids & 3, np.arange(token_ids.size)]
     return chosen >> np.uint64(32 - UNIFORM_BITS)
@@ -75,8 +103,28 @@ def gumbel_from_bits(bits: Words) -> NDArray[np.float32]:
 
 
 def gumbel_noise(
-    seed: int, choice: int, position: int, token_ids: torch.Tensor | None = None, *, vocabulary: int = 0
+    seed: int,
+    choice: int,
+    position: int,
+    token_ids: torch.Tensor | None = None,
+    *,
+    vocabulary: int = 0,
+    stream: int = Stream.COUPLED,
 ) -> torch.Tensor:
     """Gumbel noise of `token_ids` (int64 [n]), or of the whole `vocabulary` where they are None; float32 [n]."""
     tokens = np.arange(vocabulary) if token_ids is None else token_ids.numpy()
-    return torch.from_numpy(gumbel_from_bits(uniform_bits(seed, choice, position, tokens)))
+    return torch.from_numpy(gumbel_from_bits(uniform_bits(seed, choice, position, tokens, stream)))
+
+
+def acceptance_uniforms(seed: int, choice: int, position: int, count: int) -> NDArray[np.float64]:
+    """The uniforms that decide on the `count` drafts of the block at `position`: above 0 and below 1."""
+    counter = np.zeros((4, count), dtype=np.uint64)
+    counter[0] = np.arange(count)
+    counter[1] = position
+    counter[2] = choice
+    counter[3] = Stream.ACCEPTANCE
+    words = philox_4x32(counter, (seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF))
+    high, low = (words[:2] >> np.uint64(6)).astype(np.float64)
+    # 26 bits of each of two words, and a half: exact in float64.
+    uniforms: NDArray[np.float64] = (high * 2.0**26 + low + 0.5) * 2.0**-52
+    return uniforms
