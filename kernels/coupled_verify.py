@@ -20,17 +20,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kernels.philox import GUMBEL_MAX, UNIFORM_BITS, gumbel_from_bits, uniform_bits
-from kernels.processors import Row, TargetScores, TokenPenalties, processed_logits, target_scores
+from kernels.gumbel_race import race
+from kernels.processors import Row, TokenPenalties, processed_logits, target_scores
 from kernels.sampling import Block, Sampling
-
-GREEDY_TEMPERATURE = 1e-5
-"""A temperature below this is greedy, as in vLLM: differences of logits would overflow."""
-
-_HEAD_TOKENS = 64
-_HEAD_DEPTH = np.float32(4.0)
-_SLACK = np.float32(1e-4)
-"""More than float32 can err in a sum of a score and its noise, both below 64 in magnitude."""
 
 _BFLOAT16_INFINITY = 0x7F80
 
@@ -87,7 +79,7 @@ def processed_log_probs(
         penalties = TokenPenalties(sampling, prompt_tokens, output_counts or {}, row.size)
     processed = processed_logits(row, sampling, penalties, ())
     log_probs = np.full(row.size, -np.inf, dtype=np.float32)
-    if _is_greedy(sampling):
+    if sampling.greedy:
         log_probs[_greedy_token(processed)] = 0.0
         return torch.from_numpy(log_probs)
     target = target_scores(processed, sampling)
@@ -96,48 +88,16 @@ def processed_log_probs(
     return torch.from_numpy(log_probs)
 
 
-def _is_greedy(sampling: Sampling) -> bool:
-    return sampling.temperature < GREEDY_TEMPERATURE
-
-
 def _is_raw_greedy(sampling: Sampling) -> bool:
     """Greedy on the logits as they come from the target."""
-    return _is_greedy(sampling) and not sampling.logit_bias and not sampling.penalised
+    return sampling.greedy and not sampling.logit_bias and not sampling.penalised
 
 
 def _target_token(processed: Row, sampling: Sampling, position: int) -> int:
-    if _is_greedy(sampling):
+    if sampling.greedy:
         return _greedy_token(processed)
-    return _coupled_token(target_scores(processed, sampling), sampling, position)
-
-
-def _coupled_token(target: TargetScores, sampling: Sampling, position: int) -> int:
-    """argmax(score + noise), with noise only for tokens that can still win.
-
-    The noise of a few likely tokens gives a total that the winner must reach. Noise is bounded, which leaves the
-    `contenders`; and ``-log(u) >= 1 - u``, which tells from a contender's uniform, before two logarithms, that most of
-    them do not reach it either. Both bounds err to the safe side, so that the result is the dense one.
-    """
-    scores, token_ids = target.scores, target.token_ids
-    if token_ids is not None and token_ids.size == 1:
-        return int(token_ids[0])
-    if scores.size <= _HEAD_TOKENS:
-        contenders = np.arange(scores.size)
-        tokens = contenders if token_ids is None else token_ids
-        bits = uniform_bits(sampling.seed, sampling.choice, position, tokens)
-    else:
-        head = np.flatnonzero(scores >= -_HEAD_DEPTH)[:_HEAD_TOKENS]
-        head_tokens = head if token_ids is None else token_ids[head]
-        head_bits = uniform_bits(sampling.seed, sampling.choice, position, head_tokens)
-        reached = (scores[head] + gumbel_from_bits(head_bits)).max()
-        contenders = np.flatnonzero(scores >= reached - np.float32(GUMBEL_MAX) - _SLACK)
-        tokens = contenders if token_ids is None else token_ids[contenders]
-        bits = uniform_bits(sampling.seed, sampling.choice, position, tokens)
-        shortfall = 1.0 - (bits.astype(np.float64) + 0.5) * 2.0**-UNIFORM_BITS
-        able = np.flatnonzero(shortfall <= np.exp(scores[contenders] - reached + _SLACK))
-        contenders, tokens, bits = contenders[able], tokens[able], bits[able]
-    # The first of equal totals is the lowest token id, since ids rise.
-    return int(tokens[(scores[contenders] + gumbel_from_bits(bits)).argmax()])
+    target = target_scores(processed, sampling)
+    return race(target.scores, target.token_ids, sampling, position)
 
 
 def _float_row(row: torch.Tensor) -> Row:

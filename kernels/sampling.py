@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+GREEDY_TEMPERATURE = 1e-5
+"""A temperature below this is greedy, as in vLLM: differences of logits would overflow."""
+
+
 class Verifier(StrEnum):
     """How drafts are verified. All three keep the target's distribution."""
 
@@ -67,6 +71,11 @@ class Sampling:
     forced_prefix: tuple[int, ...] = ()
     """The output starts with these tokens, whatever else is set; sampling goes on after them."""
     watermark: Watermark | None = None
+
+    @property
+    def greedy(self) -> bool:
+        """True when the most likely token is taken."""
+        return self.temperature < GREEDY_TEMPERATURE
 
     @property
     def penalised(self) -> bool:
