@@ -1,0 +1,61 @@
+/* Matrix products with packed weights, and attention over paged keys and values. */
+#ifndef PACELINE_PRODUCTS_H
+#define PACELINE_PRODUCTS_H
+
+#include <stdint.h>
+
+#include "threads.h"
+
+#define BLOCK_TOKENS 16
+#define MAX_ROWS 12
+
+enum { BFLOAT16 = 16, FLOAT32 = 32 };
+
+/* What becomes of the sums of a product: stored; added to what is there; or, where strips of gates and ups alternate,
+ * silu(gate) * up stored as the input of the next product. */
+enum { END_STORE, END_ADD, END_GATED };
+
+typedef struct {
+    int element;
+    int rows;
+    int inputs;
+    int strips; /* outputs / 16 */
+    const void *weights;
+    const float *bias; /* [strips * 16] or NULL */
+    const void *x;     /* [rows, inputs] in words */
+    void *out;         /* [rows, stride] float32, or elements for END_GATED */
+    long stride;
+    int end;
+} Product;
+
+typedef struct {
+    int element;
+    int rows, sequences;
+    int heads, kv_heads, head_dim;
+    int window; /* 0: none; else a row sees this many positions, its own included */
+    float scale;
+    const int32_t *positions;    /* [rows], rising by one within a sequence */
+    const int32_t *first_rows;   /* [sequences + 1] */
+    const int32_t *table_starts; /* [sequences]: where a sequence's blocks begin in block_tables */
+    const int32_t *block_tables;
+    void *keys, *values;  /* of one layer: [blocks, kv_heads, ...] as element.inc lays them out */
+    const void *queries;  /* [kv_heads, rows, group, head_dim] in words */
+    void *mixed;          /* [rows, heads, head_dim] in words */
+} Attention;
+
+void product(Threads *threads, const Product *product);
+
+/* Writes nothing but `mixed`. `scratch` holds attention_scratch_bytes(longest context) for each thread. */
+void attention(Threads *threads, const Attention *attention, void *scratch, long scratch_bytes);
+long attention_scratch_bytes(int context);
+
+/* Put `key` and `value` [kv_heads, head_dim] of a row at its position into the cache. */
+void write_kv(const Attention *attention, int sequence, int row, const float *key, const float *value);
+
+/* Round `count` floats, a multiple of 16, to elements. */
+void to_words(int element, const float *from, void *to, int count);
+
+/* weights [outputs, inputs] of the element type, row by row, into strips; outputs beyond the last row are zero. */
+void pack_strips(int element, const void *weights, int outputs, int inputs, void *strips);
+
+#endif
