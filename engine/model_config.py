@@ -1,17 +1,18 @@
 """What the decoder needs to know of a model, read from its config.json. Imports no tensor library.
 
 Everything in the config that would change the arithmetic is either supported here or refused by name: a model is
-never served with a setting ignored.
+never served with a setting ignored. What a config leaves out has the value that transformers 5.24 gives it.
 """
 
 import json
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-SUPPORTED_FAMILIES = ("llama",)
-SUPPORTED_ROPE = ("default", "linear", "llama3")
+from engine.rope_scaling import LAYER_KINDS, RopeScaling, inverse_frequencies, read_rope
+
+FULL_ATTENTION, SLIDING_ATTENTION = LAYER_KINDS
 
 
 class ModelError(Exception):
@@ -19,19 +20,44 @@ class ModelError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class RopeScaling:
-    """How rotary frequencies are changed for long contexts; the names are those of transformers' config."""
+class _Family:
+    """What a `model_type` is when its config does not say, and which optional settings it knows."""
 
-    kind: str = "default"
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_max_position: int = 0
+    kv_heads: int | None
+    """None: as many as there are heads."""
+    max_position: int
+    head_dim: int | None = None
+    """None: the hidden size over the heads."""
+    biases: tuple[str, ...] = ()
+    """Names of the settings for biases that its config may have true."""
+    always_qkv_bias: bool = False
+    query_key_norm: bool = False
+    window: int | None = None
+    """`sliding_window` when the config does not say; None: the family has none."""
+    window_by_layer: bool = False
+    """Layers with a window and without, as use_sliding_window, max_window_layers and layer_types say."""
+
+
+FAMILIES: Mapping[str, _Family] = {
+    "llama": _Family(kv_heads=None, max_position=2048, biases=("attention_bias", "mlp_bias")),
+    "mistral": _Family(kv_heads=8, max_position=131072, window=4096),
+    "qwen2": _Family(kv_heads=32, max_position=32768, always_qkv_bias=True, window=4096, window_by_layer=True),
+    "qwen3": _Family(
+        kv_heads=32,
+        max_position=32768,
+        head_dim=128,
+        biases=("attention_bias",),
+        query_key_norm=True,
+        window=4096,
+        window_by_layer=True,
+    ),
+}
+DEFAULT_MAX_WINDOW_LAYERS = 28
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Shape of a Llama-family model."""
+    """Shape of a model of one of `FAMILIES`."""
 
     vocab_size: int
     hidden_size: int
@@ -45,29 +71,36 @@ class ModelConfig:
     rope_theta: float
     rope_scaling: RopeScaling
     tied_head: bool
+    family: str = "llama"
+    qkv_bias: bool = False
+    attention_out_bias: bool = False
+    feed_forward_bias: bool = False
+    query_key_norm: bool = False
+    """Queries and keys are normed head by head before they are turned."""
+    windows: tuple[int, ...] = ()
+    """Of each layer, how many of the last positions a row sees, itself included; 0: all. Empty: all, in every layer."""
+
+    @property
+    def query_width(self) -> int:
+        return self.num_heads * self.head_dim
+
+    @property
+    def kv_width(self) -> int:
+        """Width of the keys of a layer, and of the values."""
+        return self.num_kv_heads * self.head_dim
+
+    @property
+    def rope_attention_factor(self) -> float:
+        """What cosine and sine are multiplied with; other than 1 for yarn only."""
+        return self.rope_scaling.attention_factor
 
     def inverse_frequencies(self) -> tuple[float, ...]:
-        """Radians per position of each rotary pair, [head_dim / 2]; formulae of transformers' modeling_rope_utils."""
-        half = self.head_dim // 2
-        plain = [self.rope_theta ** (-2 * index / self.head_dim) for index in range(half)]
-        scaling = self.rope_scaling
-        if scaling.kind == "linear":
-            return tuple(frequency / scaling.factor for frequency in plain)
-        if scaling.kind == "llama3":
-            return tuple(_llama3_frequency(frequency, scaling) for frequency in plain)
-        return tuple(plain)
+        """Radians per position of each rotary pair, [head_dim / 2]."""
+        return inverse_frequencies(self.head_dim, self.rope_theta, self.rope_scaling)
 
-
-def _llama3_frequency(frequency: float, scaling: RopeScaling) -> float:
-    wavelength = 2 * math.pi / frequency
-    if wavelength < scaling.original_max_position / scaling.high_freq_factor:
-        return frequency
-    if wavelength > scaling.original_max_position / scaling.low_freq_factor:
-        return frequency / scaling.factor
-    smooth = (scaling.original_max_position / wavelength - scaling.low_freq_factor) / (
-        scaling.high_freq_factor - scaling.low_freq_factor
-    )
-    return (1 - smooth) * frequency / scaling.factor + smooth * frequency
+    def window(self, layer: int) -> int:
+        """Positions that a row of `layer` sees, itself included; 0: all."""
+        return self.windows[layer] if self.windows else 0
 
 
 def read_config(model_path: Path) -> ModelConfig:
@@ -87,76 +120,116 @@ def read_config(model_path: Path) -> ModelConfig:
         raise ModelError(f"{file} is not JSON ({error}); fetch the model again") from error
     if not isinstance(config, dict):
         raise ModelError(f"{file} is not a JSON object; fetch the model again")
-    _refuse_unsupported(config, file)
-    num_heads = _integer(config, "num_attention_heads", file)
-    hidden_size = _integer(config, "hidden_size", file)
-    num_kv_heads = _integer(config, "num_key_value_heads", file, num_heads)
-    head_dim = _integer(config, "head_dim", file, hidden_size // num_heads)
+    try:
+        return parse_config(config)
+    except ValueError as error:
+        raise ModelError(f"{file} has {error}") from error
+
+
+def parse_config(config: Mapping[str, Any]) -> ModelConfig:
+    """The `ModelConfig` of the content of a config.json.
+
+    Raises:
+        ValueError: a setting is missing, wrong or not supported; the message continues "config.json has".
+    """
+    name = config.get("model_type")
+    family = FAMILIES.get(name) if isinstance(name, str) else None
+    if family is None:
+        raise ValueError(f"model_type {name!r}; supported families: {', '.join(FAMILIES)}")
+    _refuse_unsupported(config, str(name), family)
+    hidden_size, num_heads = _integer(config, "hidden_size"), _integer(config, "num_attention_heads")
+    num_layers = _integer(config, "num_hidden_layers")
+    # a null means "as many as heads", an absence the family's own number
+    kv_default = num_heads if "num_key_value_heads" in config else family.kv_heads or num_heads
+    num_kv_heads = _integer(config, "num_key_value_heads", kv_default)
+    head_dim = _integer(config, "head_dim", family.head_dim or hidden_size // num_heads)
     if num_heads % num_kv_heads or head_dim % 2:
-        raise ModelError(
-            f"{file} has {num_heads} heads of width {head_dim} over {num_kv_heads} key-value heads, which do not divide"
+        raise ValueError(
+            f"{num_heads} heads of width {head_dim} over {num_kv_heads} key-value heads, which do not divide"
         )
-    theta, scaling = _rope(config, file)
+    max_position = _integer(config, "max_position_embeddings", family.max_position)
+    epsilon = config.get("rms_norm_eps", 1e-6)
+    if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not 0 <= epsilon < 1:
+        raise ValueError(f"rms_norm_eps {epsilon!r}, which must be a number from 0 to 1")
+    theta, scaling = read_rope(config, max_position)
+    attention_bias = _flag(config, "attention_bias") and "attention_bias" in family.biases
     return ModelConfig(
-        vocab_size=_integer(config, "vocab_size", file),
+        vocab_size=_integer(config, "vocab_size"),
         hidden_size=hidden_size,
-        feed_forward_size=_integer(config, "intermediate_size", file),
-        num_layers=_integer(config, "num_hidden_layers", file),
+        feed_forward_size=_integer(config, "intermediate_size"),
+        num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        max_position=_integer(config, "max_position_embeddings", file, 2048),
-        norm_epsilon=float(config.get("rms_norm_eps", 1e-6)),
+        max_position=max_position,
+        norm_epsilon=float(epsilon),
         rope_theta=theta,
         rope_scaling=scaling,
-        tied_head=bool(config.get("tie_word_embeddings", False)),
+        tied_head=_flag(config, "tie_word_embeddings"),
+        family=str(name),
+        qkv_bias=attention_bias or family.always_qkv_bias,
+        attention_out_bias=attention_bias,
+        feed_forward_bias=_flag(config, "mlp_bias"),
+        query_key_norm=family.query_key_norm,
+        windows=_windows(config, str(name), family, num_layers),
     )
 
 
-def _refuse_unsupported(config: dict[str, Any], file: Path) -> None:
-    family = config.get("model_type")
-    if family not in SUPPORTED_FAMILIES:
-        supported = ", ".join(SUPPORTED_FAMILIES)
-        raise ModelError(f"{file} has model_type {family!r}; supported families: {supported}")
+def _refuse_unsupported(config: Mapping[str, Any], name: str, family: _Family) -> None:
     activation = config.get("hidden_act", "silu")
     if activation != "silu":
-        raise ModelError(f"{file} has hidden_act {activation!r}; only silu is supported")
-    for name in ("attention_bias", "mlp_bias"):
-        if config.get(name):
-            raise ModelError(f"{file} has {name} true; only models without biases are supported")
+        raise ValueError(f"hidden_act {activation!r}; only silu is supported")
+    for bias in ("attention_bias", "mlp_bias"):
+        # qwen2 has its biases whatever the setting says
+        known = bias in family.biases or (bias == "attention_bias" and family.always_qkv_bias)
+        if _flag(config, bias) and not known:
+            raise ValueError(f"{bias} true, which {name} models do not have; set it to false")
     if config.get("quantization_config"):
-        raise ModelError(f"{file} has a quantization_config; use the unquantised weights of the model")
+        raise ValueError("a quantization_config; use the unquantised weights of the model")
 
 
-def _integer(config: dict[str, Any], name: str, file: Path, default: int | None = None) -> int:
+def _windows(config: Mapping[str, Any], name: str, family: _Family, num_layers: int) -> tuple[int, ...]:
+    """`ModelConfig.windows`: all layers of mistral; of qwen2 and qwen3 those that `layer_types` names, or the later."""
+    window = config.get("sliding_window", family.window)
+    if window and family.window is None:
+        raise ValueError(f"sliding_window {window!r}, which {name} models do not have; remove it")
+    full_layers = 0
+    if family.window_by_layer:
+        window = window if _flag(config, "use_sliding_window") else None
+        full_layers = config.get("max_window_layers", DEFAULT_MAX_WINDOW_LAYERS)
+        if isinstance(full_layers, bool) or not isinstance(full_layers, int) or full_layers < 0:
+            raise ValueError(f"max_window_layers {full_layers!r}, which must be an integer from 0 on")
+    kinds = [
+        FULL_ATTENTION if window is None or layer < full_layers else SLIDING_ATTENTION for layer in range(num_layers)
+    ]
+    given = config.get("layer_types")
+    if given is not None:
+        if not isinstance(given, list) or len(given) != num_layers or not set(map(str, given)) <= set(LAYER_KINDS):
+            raise ValueError(f"layer_types {given!r}, which must name one of {', '.join(LAYER_KINDS)} for every layer")
+        if given != kinds and not family.window_by_layer:
+            raise ValueError(f"layer_types {given!r}, which {name} models do not have; remove them")
+        if SLIDING_ATTENTION in given and window is None:
+            raise ValueError(
+                "layer_types with sliding_attention but no use_sliding_window and sliding_window; set both"
+            )
+        kinds = given
+    if SLIDING_ATTENTION not in kinds:
+        return ()
+    width = _integer(config, "sliding_window", family.window)
+    return tuple(width if kind == SLIDING_ATTENTION else 0 for kind in kinds)
+
+
+def _integer(config: Mapping[str, Any], name: str, default: int | None = None) -> int:
     value = config.get(name)
     if value is None:
         value = default
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ModelError(f"{file} has {name} {value!r}, which must be a positive integer")
+        raise ValueError(f"{name} {value!r}, which must be a positive integer")
     return value
 
 
-def _rope(config: dict[str, Any], file: Path) -> tuple[float, RopeScaling]:
-    """Theta and scaling, from `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before)."""
-    parameters = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
-    theta = float(parameters.get("rope_theta") or config.get("rope_theta") or 10000.0)
-    kind = parameters.get("rope_type") or parameters.get("type") or "default"
-    if kind not in SUPPORTED_ROPE:
-        raise ModelError(f"{file} has rope type {kind!r}; supported: {', '.join(SUPPORTED_ROPE)}")
-    if parameters.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)) != 1.0:
-        raise ModelError(f"{file} has a partial_rotary_factor; only rotation of the whole head is supported")
-    if kind == "default":
-        return theta, RopeScaling()
-    try:
-        if kind == "linear":
-            return theta, RopeScaling(kind, float(parameters["factor"]))
-        return theta, RopeScaling(
-            kind,
-            float(parameters["factor"]),
-            float(parameters["low_freq_factor"]),
-            float(parameters["high_freq_factor"]),
-            int(parameters["original_max_position_embeddings"]),
-        )
-    except KeyError as error:
-        raise ModelError(f"{file} has rope type {kind!r} without {error.args[0]}") from error
+def _flag(config: Mapping[str, Any], name: str) -> bool:
+    value = config.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise ValueError(f"{name} {value!r}, which must be true or false")
+    return bool(value)
