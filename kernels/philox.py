@@ -47,6 +47,8 @@ class Stream(IntEnum):
     """The position of the block; the draft's index stands in place of ``token id >> 2``."""
     RECOVERED = 3
     """A token's own position: the recovered or bonus token, and every plain one, under the two."""
+    WATERMARK = 4
+    """The token before stands in place of the position, the watermark's key in place of the seed."""
 
 
 def draft_stream(index: int) -> int:

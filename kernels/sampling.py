@@ -110,12 +110,27 @@ class TokenLogprob:
 
 
 @dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a row has no token; it ends its own sequence and no other."""
+
+    message: str
+    """One sentence for people."""
+    fault: bool
+    """True: the target's own, such as NaN; False: what the request asks for leaves no token."""
+
+
+@dataclass(frozen=True, slots=True)
 class Chosen:
-    """What one block emits: the drafts that were kept, then the recovered or the bonus token."""
+    """What one block emits: the drafts that were kept, then the recovered or the bonus token.
+
+    A row without a token ends the block before it, so that the sequence meets it again as the first row of its next
+    block, with nothing drafted; there `tokens` is empty and `failure` says why.
+    """
 
     tokens: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
     """One for each token where the block asked for them, else empty."""
+    failure: Failure | None = None
 
 
 @dataclass(frozen=True, slots=True)
