@@ -6,16 +6,16 @@ in force in the cycle that sees it first.
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from engine.drafter import SILENT, Drafter, Proposal
+from engine.faults import FAULT, NO_CHOICE, log_fault
 from engine.request import RunningSequence, Shadow
-from kernels.sampling import Block
+from engine.rows import Rows
+from kernels.sampling import Block, Chosen, TokenLogprob
 from policies.allocate import Candidate, allocate
 from policies.types import (
-    MAX_BLOCK_LENGTH,
-    PLAIN,
     BlockEnd,
     CyclePolicy,
     FinishReason,
@@ -27,10 +27,11 @@ from policies.types import (
 class Target(Protocol):
     """The target as a cycle sees it: rows in, chosen tokens out."""
 
-    def verify(
-        self, token_ids: list[int], slots: list[int], positions: list[int], blocks: list[Block]
-    ) -> list[list[int]]:
-        """Run one pass over the rows and return each block's emitted tokens."""
+    def verify(self, parts: list[Rows], blocks: list[Block]) -> list[Chosen]:
+        """Run one pass over the rows and return what each block emits.
+
+        No tokens for a block whose logits are not finite: nothing can be chosen from them.
+        """
         ...
 
 
@@ -40,6 +41,7 @@ class Emission:
 
     sequence: RunningSequence
     token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...]
     finish: FinishReason | None
 
 
@@ -48,6 +50,8 @@ class CycleResult:
     """What a cycle did; `engine.loop` turns it into messages."""
 
     emissions: tuple[Emission, ...]
+    failed: tuple[RunningSequence, ...]
+    """Their `failure` says why. They emitted nothing and are in no count."""
     sequences: tuple[SequenceStats, ...]
     shadows: tuple[ShadowStats, ...]
     tokens: int
@@ -57,53 +61,55 @@ class CycleResult:
     cycle_seconds: float
 
 
+def block_length(sequence: RunningSequence, policy: CyclePolicy) -> int:
+    """The block length that may be asked for in this cycle: a block of K emits up to K + 1 tokens."""
+    if policy.kill or policy.window.plain or sequence.decision.context.route in policy.killed_routes:
+        return 0
+    return max(0, min(sequence.block_length, sequence.remaining - 1))
+
+
 def run_cycle(
     target: Target,
     drafters: Mapping[str, Drafter],
     sequences: Sequence[RunningSequence],
+    requested: Sequence[int],
     policy: CyclePolicy,
     token_bytes: list[bytes],
 ) -> CycleResult:
-    """Advance every sequence in `sequences` by at least one token.
+    """Advance every sequence in `sequences` by at least one token, or find that it cannot go on.
 
-    `sequences` are decoding, in rising order of slot. Their state is changed; nothing else is.
+    `requested` are their block lengths, which their block tables cover. Their state is changed; nothing else is.
     """
     started = time.perf_counter()
-    requested = [_block_length(sequence, policy) for sequence in sequences]
     proposals, draft_seconds = _draft(drafters, sequences, requested)
     kv_tokens = sum(len(sequence.tokens) for sequence in sequences)
     lengths = _allocate(sequences, proposals, policy, kv_tokens)
 
-    token_ids: list[int] = []
-    slots: list[int] = []
-    positions: list[int] = []
+    parts: list[Rows] = []
     blocks: list[Block] = []
+    first_row = 0
     for sequence, proposal, length in zip(sequences, proposals, lengths, strict=True):
         drafts = proposal.tokens[:length]
-        last = len(sequence.tokens) - 1
-        blocks.append(
-            Block(
-                first_row=len(token_ids),
-                drafts=drafts,
-                sampling=sequence.sampling,
-                position=sequence.output_length,
-                prompt_tokens=sequence.prompt_tokens,
-                output_counts=sequence.output_counts,
-            )
+        parts.append(
+            Rows((sequence.tokens[-1], *drafts), len(sequence.tokens) - 1, sequence.blocks, logit_count=length + 1)
         )
-        token_ids.append(sequence.tokens[last])
-        token_ids.extend(drafts)
-        slots.extend([sequence.slot] * (length + 1))
-        positions.extend(range(last, last + length + 1))
+        blocks.append(next_block(sequence, first_row, drafts, proposal))
+        first_row += length + 1
     verify_started = time.perf_counter()
-    chosen = target.verify(token_ids, slots, positions, blocks)
+    chosen = _verify(target, sequences, parts, blocks)
     verify_seconds = time.perf_counter() - verify_started
 
     emissions: list[Emission] = []
+    failed: list[RunningSequence] = []
     stats: list[SequenceStats] = []
     shadows: list[ShadowStats] = []
     total_draft_seconds = sum(draft_seconds.values())
-    for sequence, proposal, asked, length, tokens in zip(sequences, proposals, requested, lengths, chosen, strict=True):
+    for sequence, proposal, asked, length, choice in zip(sequences, proposals, requested, lengths, chosen, strict=True):
+        tokens = choice.tokens
+        if not tokens:
+            sequence.failure = sequence.failure or NO_CHOICE
+            failed.append(sequence)
+            continue
         accepted = len(tokens) - 1
         if sequence.shadow is None and length == 0 and proposal.tokens:
             sequence.shadow = Shadow(proposal.tokens, asked, proposal.confidence, sequence.decision.drafter)
@@ -118,7 +124,7 @@ def run_cycle(
         sequence.draft_seconds += total_draft_seconds / len(sequences)
         sequence.verify_seconds += verify_seconds / len(sequences)
         sequence.count_block(length, accepted, end)
-        emissions.append(Emission(sequence, tuple(tokens[:emitted]), finish))
+        emissions.append(Emission(sequence, tokens[:emitted], choice.logprobs[:emitted], finish))
         stats.append(
             SequenceStats(
                 request_key=sequence.key,
@@ -133,11 +139,15 @@ def run_cycle(
                 end=end,
             )
         )
+    for drafter in drafters.values():
+        for emission in emissions:
+            drafter.observe(emission.sequence, emission.token_ids)
     return CycleResult(
         emissions=tuple(emissions),
+        failed=tuple(failed),
         sequences=tuple(stats),
         shadows=tuple(shadows),
-        tokens=len(token_ids),
+        tokens=sum(sequence.verified + 1 for sequence in stats),
         kv_tokens=kv_tokens,
         draft_seconds=draft_seconds,
         verify_seconds=verify_seconds,
@@ -145,14 +155,42 @@ def run_cycle(
     )
 
 
-def _block_length(sequence: RunningSequence, policy: CyclePolicy) -> int:
-    """The block length that may be asked for in this cycle: a block of K emits up to K + 1 tokens."""
-    decision = sequence.decision
-    if policy.kill or policy.window.plain or decision.context.route in policy.killed_routes:
-        return 0
-    if decision.drafter == PLAIN:
-        return 0
-    return max(0, min(decision.cap, MAX_BLOCK_LENGTH, sequence.remaining - 1))
+def next_block(
+    sequence: RunningSequence, first_row: int = 0, drafts: tuple[int, ...] = (), proposal: Proposal = SILENT
+) -> Block:
+    """The block that follows the sequence's text, with the first `drafts` of a proposal."""
+    sampling = sequence.sampling
+    return Block(
+        first_row=first_row,
+        drafts=drafts,
+        sampling=sampling,
+        position=sequence.output_length,
+        prompt_tokens=sequence.prompt_tokens,
+        output_counts=sequence.output_counts,
+        tail=tuple(sequence.tokens[-sampling.tail_length :]) if sampling.tail_length else (),
+        draft_probs=proposal.draft_probs[: len(drafts)] if proposal.draft_probs is not None else None,
+        top_logprobs=sequence.top_logprobs,
+    )
+
+
+def _verify(
+    target: Target, sequences: Sequence[RunningSequence], parts: list[Rows], blocks: list[Block]
+) -> list[Chosen]:
+    """What each block emits; nothing for a sequence whose own rows make the pass fail."""
+    try:
+        return target.verify(parts, blocks)
+    except Exception as error:  # noqa: BLE001 - logged; the sequences that have no part in it go on
+        log_fault(f"a pass over {len(parts)} sequences, each of which is now run alone,", error)
+    chosen = []
+    for sequence, part, block in zip(sequences, parts, blocks, strict=True):
+        try:
+            # The rows write what the first pass wrote, or was to write.
+            chosen += target.verify([part], [replace(block, first_row=0)])
+        except Exception as error:  # noqa: BLE001 - logged; the client of this sequence is told
+            log_fault(f"sequence {sequence.key}", error)
+            sequence.failure = FAULT
+            chosen.append(Chosen(()))
+    return chosen
 
 
 def _draft(

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from engine.blocks import Blocks
-from engine.cycle import CycleResult, Emission, Target, run_cycle
+from engine.cycle import CycleResult, Emission, Target, block_length, next_block, run_cycle
 from engine.drafter import Drafter
+from engine.faults import FAULT, NO_CHOICE, log_fault
 from engine.messages import (
     AskStatus,
     Cancel,
@@ -22,15 +23,18 @@ from engine.messages import (
     Tokens,
 )
 from engine.request import RunningSequence
+from engine.rows import Rows
 from engine.scheduler import Scheduler
-from kernels.sampling import Block
+from kernels.sampling import Block, Chosen
 from policies.types import INITIAL_CYCLE_POLICY, PLAIN, CyclePolicy, CycleStats, EngineStatus
 
 
 class PrefillTarget(Target, Protocol):
     """What the loop needs of the target beyond a cycle."""
 
-    def prefill(self, token_ids: list[int], slot: int, start: int, block: Block | None) -> int | None: ...
+    def prefill(self, part: Rows, block: Block | None) -> Chosen | None:
+        """Compute a chunk of a text; with `block`, choose the token after its last row."""
+        ...
 
 
 class EngineLoop:
@@ -57,6 +61,8 @@ class EngineLoop:
         self._policy: CyclePolicy = INITIAL_CYCLE_POLICY
         self._switched = False
         self._cycle = 0
+        self._told_preemptions = 0
+        self._told_reused_tokens = 0
         self.stopping = False
 
     @property
@@ -124,45 +130,90 @@ class EngineLoop:
         return None
 
     def _prefill(self) -> tuple[int, float, list[Emission]]:
-        """Up to one chunk of prompt tokens, over as many sequences as it covers, first come first served."""
+        """Up to one chunk of text, over as many sequences as it covers, first come first served."""
         budget, done, spent = self._prefill_chunk, 0, 0.0
         first_tokens: list[Emission] = []
         for sequence in list(self.scheduler.prefilling):
             if budget <= 0:
                 break
-            start = sequence.prefilled
-            end = min(sequence.prompt_length, start + budget)
-            last = end == sequence.prompt_length
-            block = Block(0, (), sequence.sampling, 0, sequence.prompt_tokens, sequence.output_counts) if last else None
-            started = time.perf_counter()
-            token = self._target.prefill(sequence.tokens[start:end], sequence.slot, start, block)
-            seconds = time.perf_counter() - started
+            # Those before it may just have computed what its own text begins with.
+            start = max(sequence.prefilled, self.scheduler.blocks.reuse(sequence.key, sequence.tokens))
+            # One that was preempted has its last token already; a new one is to choose its first after the prompt.
+            new = sequence.output_length == 0
+            needed = len(sequence.tokens) if new else len(sequence.tokens) - 1
+            end = min(needed, start + budget)
+            chosen: Chosen | None = None
+            if start < end:
+                started = time.perf_counter()
+                chosen = self._compute(sequence, start, end, choose=new and end == needed)
+                seconds = time.perf_counter() - started
+                sequence.prefill_seconds += seconds
+                budget -= end - start
+                done += end - start
+                spent += seconds
+                if sequence.failure is not None:
+                    self._fail(sequence)
+                    continue
+                self.scheduler.blocks.fill(sequence.key, sequence.tokens, end)
             sequence.prefilled = end
-            sequence.prefill_seconds += seconds
-            budget -= end - start
-            done += end - start
-            spent += seconds
-            if token is not None:
+            if end == needed:
                 self.scheduler.start_decoding(sequence)
-                _, finish = sequence.append([token], self._token_bytes)
-                first_tokens.append(Emission(sequence, (token,), finish))
-                if finish is not None:
-                    self._forget(sequence)
+            if chosen is not None:
+                first_tokens.append(self._commit_first(sequence, chosen))
         return done, spent, first_tokens
 
+    def _compute(self, sequence: RunningSequence, start: int, end: int, *, choose: bool) -> Chosen | None:
+        """Positions `start` to `end` of a sequence's text; `failure` tells when that cannot be done."""
+        part = Rows(sequence.tokens[start:end], start, sequence.blocks, logit_count=int(choose))
+        try:
+            chosen = self._target.prefill(part, next_block(sequence) if choose else None)
+        except Exception as error:  # noqa: BLE001 - logged; the client of this sequence is told
+            log_fault(f"the prefill of sequence {sequence.key}", error)
+            sequence.failure = FAULT
+            return None
+        if chosen is not None and not chosen.tokens:
+            sequence.failure = NO_CHOICE
+        return chosen
+
+    def _commit_first(self, sequence: RunningSequence, chosen: Chosen) -> Emission:
+        _, finish = sequence.append(chosen.tokens, self._token_bytes)
+        for drafter in self._drafters.values():
+            drafter.observe(sequence, chosen.tokens)
+        if finish is not None:
+            self._forget(sequence)
+        return Emission(sequence, chosen.tokens, chosen.logprobs, finish)
+
     def _run_cycle(self) -> CycleResult | None:
-        sequences = tuple(self.scheduler.decoding)
-        if not sequences:
+        scheduler = self.scheduler
+        lengths, preempted = scheduler.make_room(
+            [block_length(sequence, self._policy) for sequence in scheduler.decoding]
+        )
+        for sequence in preempted:
+            self._release_drafts(sequence)
+        if not scheduler.decoding:
             return None
         self._cycle += 1
-        result = run_cycle(self._target, self._drafters, sequences, self._policy, self._token_bytes)
+        sequences = tuple(scheduler.decoding)
+        result = run_cycle(self._target, self._drafters, sequences, lengths, self._policy, self._token_bytes)
         for emission in result.emissions:
+            sequence = emission.sequence
             if emission.finish is not None:
-                self._forget(emission.sequence)
+                self._forget(sequence)
+            else:
+                scheduler.blocks.fill(sequence.key, sequence.tokens, len(sequence.tokens) - 1)
+        for sequence in result.failed:
+            self._fail(sequence)
         return result
+
+    def _fail(self, sequence: RunningSequence) -> None:
+        self._forget(sequence)
+        self._deliver(SequenceFailed(sequence.key, sequence.failure or FAULT))
 
     def _forget(self, sequence: RunningSequence) -> None:
         self.scheduler.remove(sequence)
+        self._release_drafts(sequence)
+
+    def _release_drafts(self, sequence: RunningSequence) -> None:
         for drafter in self._drafters.values():
             drafter.release(sequence.key)
 
@@ -189,7 +240,11 @@ class EngineLoop:
             waiting=len(self.scheduler.waiting),
             sequences=result.sequences if result else (),
             shadows=result.shadows if result else (),
+            preemptions=self.scheduler.preemptions - self._told_preemptions,
+            reused_tokens=self.scheduler.blocks.reused_tokens - self._told_reused_tokens,
         )
+        self._told_preemptions = self.scheduler.preemptions
+        self._told_reused_tokens = self.scheduler.blocks.reused_tokens
         if result is not None:
             self._switched = False
         tokens = tuple(
@@ -197,6 +252,7 @@ class EngineLoop:
                 emission.sequence.key,
                 emission.token_ids,
                 emission.sequence.finished(emission.finish) if emission.finish is not None else None,
+                emission.logprobs,
             )
             for emission in emissions
         )
@@ -212,4 +268,7 @@ class EngineLoop:
             free_slots=blocks.free_slots,
             free_blocks=blocks.free_blocks,
             policy_version=self._policy.version,
+            kept_blocks=blocks.kept_blocks,
+            preemptions=self.scheduler.preemptions,
+            reused_tokens=blocks.reused_tokens,
         )

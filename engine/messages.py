@@ -5,7 +5,7 @@ Times are `time.monotonic()` seconds, which on one machine mean the same in both
 
 from dataclasses import dataclass
 
-from kernels.sampling import Sampling
+from kernels.sampling import Sampling, TokenLogprob
 from policies.types import CyclePolicy, CycleStats, Decision, EngineInfo, EngineStatus, FinishReason
 
 
@@ -25,6 +25,8 @@ class Submit:
     """Stop strings, matched on the bytes of the output."""
     decision: Decision
     submitted_at: float
+    top_logprobs: int | None = None
+    """None: no log-probabilities. 0: those of the emitted tokens only; else also of so many others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,8 @@ class Tokens:
     request_key: int
     token_ids: tuple[int, ...]
     finished: Finished | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """One for each token where the sequence asked for them, else empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +127,7 @@ class StatusIs:
 
 @dataclass(frozen=True, slots=True)
 class SequenceFailed:
-    """A sequence that the engine cannot run; `message` is one sentence for people."""
+    """A sequence that the engine cannot run, or cannot run to its end; `message` is one sentence for people."""
 
     request_key: int
     message: str

@@ -292,7 +292,7 @@ def run_engine(connection: Connection) -> None:
     connection.send(Ready(info))
     while not loop.stopping:
         if loop.idle:
-            loop.scheduler.blocks.check()
+            loop.scheduler.check()
             connection.poll(None)
         messages: list[ToEngine] = []
         while connection.poll(0):

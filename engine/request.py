@@ -1,10 +1,11 @@
 """The state of one sequence inside the engine: the only place where it is kept, and no tensors."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.messages import Finished, Submit
-from policies.types import BlockEnd, Decision, FinishReason
+from policies.types import MAX_BLOCK_LENGTH, PLAIN, BlockEnd, Decision, FinishReason
 
 LOOP_TOKENS = 8
 LOOP_REPEATS = 3
@@ -37,10 +38,17 @@ class RunningSequence:
         self.submitted_at = submit.submitted_at
         self.prompt_tokens = frozenset(submit.prompt) if submit.sampling.penalised else frozenset()
         self.output_counts: Counter[int] | None = Counter() if submit.sampling.penalised else None
-        self.slot = -1
-        self.admitted_at = 0.0
+        self.top_logprobs = submit.top_logprobs
+        self.arrival = 0
+        """Place in the order of arrival."""
+        self.admitted_at: float | None = None
+        """When it was admitted first."""
+        self.blocks: list[int] = []
+        """Its block table, empty while it waits; `engine.blocks` alone changes it."""
         self.prefilled = 0
-        """Tokens of the prompt that are in the KV cache."""
+        """Positions in the KV cache, kept up to date while it is prefilled."""
+        self.failure: str | None = None
+        """Why it cannot go on, in one sentence; set by whoever finds out, and the loop then ends it."""
         self.shadow: Shadow | None = None
         self.looped = False
         self.cycles = 0
@@ -64,11 +72,16 @@ class RunningSequence:
         return self.output_limit - self.output_length
 
     @property
+    def block_length(self) -> int:
+        """The largest block length that its decision lets it have."""
+        return 0 if self.decision.drafter == PLAIN else max(0, min(self.decision.cap, MAX_BLOCK_LENGTH))
+
+    @property
     def context_tokens(self) -> int:
         """The most tokens of context that this sequence can come to hold."""
         return self.prompt_length + self.output_limit
 
-    def append(self, token_ids: list[int], token_bytes: list[bytes]) -> tuple[int, FinishReason | None]:
+    def append(self, token_ids: Sequence[int], token_bytes: list[bytes]) -> tuple[int, FinishReason | None]:
         """Append emitted tokens up to the earliest end: EOS, a stop string, or the limit.
 
         Returns how many were appended and the reason if the sequence has ended. `token_bytes` is read only for
@@ -100,7 +113,7 @@ class RunningSequence:
         """The sequence's totals, for the message that ends it."""
         return Finished(
             reason=reason,
-            queue_seconds=max(0.0, self.admitted_at - self.submitted_at),
+            queue_seconds=max(0.0, (self.admitted_at or 0.0) - self.submitted_at),
             prefill_seconds=self.prefill_seconds,
             cycles=self.cycles,
             proposed=self.proposed,

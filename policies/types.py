@@ -428,9 +428,13 @@ class CycleStats:
     prefill_tokens: int
     prefill_seconds: float
     waiting: int
-    """Requests admitted to no slot yet."""
+    """Requests that wait for a slot or for KV blocks."""
     sequences: tuple[SequenceStats, ...]
     shadows: tuple[ShadowStats, ...]
+    preemptions: int = 0
+    """Sequences that gave their KV blocks back and wait again, since the stats before."""
+    reused_tokens: int = 0
+    """Positions of the KV cache taken over from earlier sequences instead of computed, since the stats before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -499,5 +503,11 @@ class EngineStatus:
     free_slots: int
     free_blocks: int
     policy_version: int
+    kept_blocks: int = 0
+    """Of the free blocks, those that still hold text which another sequence may begin with."""
+    preemptions: int = 0
+    """Since the start."""
+    reused_tokens: int = 0
+    """Since the start."""
     telemetry: Mapping[str, int] = field(default_factory=dict)
     """Counters: what the bounded telemetry queue dropped, and the like."""
