@@ -37,6 +37,10 @@ class StoreError(Exception):
     """The store cannot do what was asked; the message is one sentence for people."""
 
 
+class StoreUrlError(StoreError):
+    """The URL names no database that could be opened: the configuration is at fault."""
+
+
 class StoreUnavailableError(StoreError):
     """The database cannot be reached, is locked, read-only, missing or damaged: the same call may succeed later."""
 
@@ -75,7 +79,7 @@ class Store:
                 self._reader = self._writer = self._migrator = create_engine(parsed, poolclass=NullPool)
         except (ArgumentError, NoSuchModuleError, ModuleNotFoundError, ValueError) as error:
             shown = url.rpartition("@")[2]  # whatever stands before it may be a password
-            raise StoreError(
+            raise StoreUrlError(
                 f"database.url is {shown!r}, which cannot be used ({_first_line(error)}): "
                 "give a URL such as sqlite:///paceline.db."
             ) from error

@@ -64,6 +64,8 @@ class ControllerOptions:
     engine_default: Arm = PLAIN_ARM
     canary_share: float = 0.1
     """Share of the requests of a route in mode ``canary`` that get the learned policy."""
+    drafter: str | None = None
+    """The drafter that is learned; None takes the engine's first."""
     max_block_length: int = 12
     margin: float = 0.02
     max_neighbour_slowdown: float = 1.10
@@ -100,7 +102,7 @@ class Controller:
         self._publish = publish
         self._clock = clock
         self._monotonic = monotonic
-        self._drafter = next((name for name in info.drafters if name != PLAIN), PLAIN)
+        self._drafter = options.drafter or next((name for name in info.drafters if name != PLAIN), PLAIN)
         cap = min(options.max_block_length, MAX_BLOCK_LENGTH)
         self._routes = RouteModes(
             options.modes, options.default_mode, options.route_defaults, options.engine_default, options.canary_share

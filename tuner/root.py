@@ -22,7 +22,7 @@ from sqlalchemy import make_url
 
 from engine.messages import EngineOptions
 from engine.model_check import is_complete
-from engine.model_config import ModelError
+from engine.model_config import ModelError, read_config
 from engine.model_fetch import DEFAULT_MODEL, default_model_path, fetch_default_model, resolve_model
 from engine.process import EngineClient, EngineGoneError, EngineStartError
 from engine.server.app import ServerOptions, create_app
@@ -34,7 +34,7 @@ from tuner.api.app import create_admin_app
 from tuner.controller import Controller, ControllerOptions
 from tuner.metrics import Gauges, Metrics
 from tuner.recorder import Recorder, RecorderOptions
-from tuner.settings import Settings
+from tuner.settings import Settings, SettingsError
 from tuner.switchback import SwitchbackOptions
 from tuner.telemetry import Consumer, TelemetryQueue
 
@@ -215,8 +215,24 @@ async def running_service(settings: Settings, console: Console, switchback: bool
 
 
 def engine_options(settings: Settings) -> EngineOptions:
-    """What the engine process is told. Raises ModelError when the model cannot be found."""
-    path = resolve_model(settings.model.path or DEFAULT_MODEL)
+    """What the engine process is told.
+
+    Raises:
+        SettingsError: model.path names nothing that can be served, or engine.context_limit is more than it reads.
+        ModelError: the model could not be had from elsewhere.
+    """
+    try:
+        path = resolve_model(settings.model.path or DEFAULT_MODEL)
+        longest = read_config(path).max_position
+    except ModelError as error:
+        if error.__cause__ is None and settings.model.path is not None:
+            raise SettingsError(f"{error}.") from error  # nothing failed on the way: the setting itself is wrong
+        raise
+    if settings.engine.context_limit > longest:
+        raise SettingsError(
+            f"engine.context_limit is {settings.engine.context_limit}: give 2 to {longest}, the most that the model "
+            "reads."
+        )
     return EngineOptions(
         model_path=str(path),
         model_name=settings.model.name or _model_name(settings.model.path, path),
@@ -227,6 +243,9 @@ def engine_options(settings: Settings) -> EngineOptions:
         prefill_chunk=settings.engine.prefill_chunk,
         ngram_min_match=settings.engine.ngram_min_match,
         ngram_max_match=settings.engine.ngram_max_match,
+        drafters=settings.engine.drafters,
+        kv_blocks=settings.engine.kv_blocks,
+        verifier=settings.engine.verifier,
     )
 
 
@@ -315,6 +334,7 @@ def _controller_options(settings: Settings, switchback: bool) -> ControllerOptio
             for name, route in settings.routes.items()
             if route.default_arm is not None
         },
+        drafter=settings.engine.learned_drafter,
         max_block_length=settings.engine.max_block_length,
         margin=tuner.margin,
         max_neighbour_slowdown=tuner.max_neighbour_slowdown,

@@ -7,10 +7,10 @@ and ``PACELINE_GROUP__KEY`` in the environment. The docstring of a field is its 
 import ipaddress
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -23,8 +23,6 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from policies.types import MAX_BLOCK_LENGTH, PLAIN, Mode
 
-DRAFTERS = (PLAIN, "ngram")
-"""Drafters that a configuration or a pin may name."""
 ENV_PREFIX = "PACELINE_"
 DEFAULT_ROUTES = ("code-edit", "extract", "chat", "story")
 
@@ -33,11 +31,14 @@ class SettingsError(Exception):
     """The configuration cannot be used; each line of the message is one sentence with a key, its value and a remedy."""
 
 
-def known_drafter(name: str) -> str:
-    """`name`, if it is a drafter. Raises ValueError with the remedy."""
-    if name not in DRAFTERS:
-        raise ValueError(f"use one of {', '.join(DRAFTERS)}")
-    return name
+def drafter_name(given: str) -> str:
+    """The name under which a drafter serves: of a folder its last part, else what was given."""
+    return Path(given).name
+
+
+def parted(value: object) -> object:
+    """A text, as a variable has it, at its commas."""
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
 def is_loopback(host: str) -> bool:
@@ -53,7 +54,8 @@ def mode_name(value: object) -> object:
     return Mode.OFF if value is False else value
 
 
-Drafter = Annotated[str, AfterValidator(known_drafter)]
+DrafterName = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+Drafters = Annotated[tuple[DrafterName, ...], BeforeValidator(parted), Field(max_length=16)]
 RouteMode = Annotated[Mode, BeforeValidator(mode_name)]
 RouteName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
 BlockLength = Annotated[int, Field(ge=0, le=MAX_BLOCK_LENGTH)]
@@ -86,12 +88,32 @@ class EngineSettings(_Group):
     """Tokens of prompt and output together."""
     prefill_chunk: Annotated[int, Field(ge=1)] = 128
     """Prompt tokens processed in one cycle."""
+    drafters: Drafters = ("ngram",)
+    """Drafters to load: ngram, suffix, those that `paceline draft list` names, or folders."""
+    default_drafter: DrafterName | None = None
+    """The drafter that is learned; without it the first of engine.drafters."""
+    verifier: Literal["coupled", "rejection", "block"] = "coupled"
+    """How drafts are verified; only coupled gives the same text for a seed whatever drafts."""
+    kv_blocks: Annotated[int, Field(ge=0)] = 0
+    """Blocks of 16 tokens in the KV cache; 0 takes what every slot needs at the context limit."""
+    price_per_hour: Annotated[float, Field(gt=0.0)] | None = None
+    """What the machine costs an hour, in any currency; gives the cost of a million tokens."""
     ngram_min_match: Annotated[int, Field(ge=1)] = 2
     """Shortest match for which the n-gram drafter proposes."""
     ngram_max_match: Annotated[int, Field(ge=1)] = 16
     """Longest match that the n-gram drafter looks for."""
     max_block_length: BlockLength = 12
     """Largest block length that is learned; a pin may go to 16."""
+
+    @property
+    def drafter_names(self) -> tuple[str, ...]:
+        """What a decision may name, plain first."""
+        return (PLAIN, *(drafter_name(given) for given in self.drafters))
+
+    @property
+    def learned_drafter(self) -> str:
+        """The drafter that is learned; plain without any."""
+        return self.default_drafter or next(iter(self.drafter_names[1:]), PLAIN)
 
     @model_validator(mode="after")
     def _match_lengths(self) -> Self:
@@ -100,6 +122,18 @@ class EngineSettings(_Group):
                 f"ngram_min_match is {self.ngram_min_match}, above ngram_max_match, which is {self.ngram_max_match}: "
                 "lower the first or raise the second"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _drafters_by_name(self) -> Self:
+        names = self.drafter_names
+        if len(set(names)) < len(names) or "" in names:
+            raise ValueError(
+                f"drafters is {', '.join(self.drafters)!r}: give each a name of its own, and not {PLAIN!r}, which is "
+                "always there"
+            )
+        if self.learned_drafter not in names:
+            raise ValueError(f"default_drafter is {self.default_drafter!r}: use one of {', '.join(names)}")
         return self
 
 
@@ -144,8 +178,8 @@ class DatabaseSettings(_Group):
 class DefaultArm(_Group):
     """What serves on a route as long as nothing is learned."""
 
-    drafter: Drafter = PLAIN
-    """The drafter."""
+    drafter: DrafterName = PLAIN
+    """The drafter, one of engine.drafters or none."""
     block_length: BlockLength = 0
     """Tokens that it proposes in a cycle; 0 is plain."""
 
@@ -216,6 +250,17 @@ class Settings(BaseSettings):
     """The closed set of routes, by name; traffic that names none of them is `other`."""
     tuner: TunerSettings = TunerSettings()
 
+    @model_validator(mode="after")
+    def _default_arms_are_loaded(self) -> Self:
+        names = self.engine.drafter_names
+        for name, route in self.routes.items():
+            if route.default_arm is not None and route.default_arm.drafter not in names:
+                raise ValueError(
+                    f"routes.{name}.default_arm.drafter is {route.default_arm.drafter!r}: use one of "
+                    f"{', '.join(names)}, or add it to engine.drafters"
+                )
+        return self
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -264,4 +309,6 @@ def env_name(name: str) -> str:
 
 
 def _shown(default: Any) -> str:
+    if isinstance(default, tuple):
+        return ",".join(default)
     return "" if default is None else str(default)

@@ -143,6 +143,8 @@ def _refuse_unknown_variables() -> None:
 def _sentence(fault: ErrorDetails, origins: dict[str, str]) -> str:
     """One fault in words: the key, its value, where it comes from, and what to do."""
     path = [str(part) for part in fault["loc"]]
+    if not path:  # a fault between two groups, whose sentence names both keys
+        return f"{fault['ctx']['error']}."
     name = ".".join(path)
     came_from = next(
         (f" (from {origin})" for key, origin in reversed(origins.items()) if f"{key}.".startswith(f"{name}.")), ""

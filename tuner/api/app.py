@@ -95,6 +95,7 @@ class _Api:
         self._recorder = recorder
         self._readiness = readiness
         self._routes = {OTHER_ROUTE: RouteSettings()} | settings.routes
+        self._engine = settings.engine
         self._token = settings.admin.token
         self._clock = clock
         self._version = installed_version("paceline")
@@ -115,7 +116,9 @@ class _Api:
     def status(self) -> views.StatusView:
         """What is in force, in one page."""
         store = views.StoreView(self._recorder.store_up, self._recorder.dropped)
-        return views.status_view(self._steering.snapshot, self._version, self._readiness(), store, self._clock())
+        return views.status_view(
+            self._steering.snapshot, self._version, self._readiness(), store, self._engine, self._clock()
+        )
 
     def policies(self) -> views.PoliciesView:
         """One line for each context that traffic has brought."""
@@ -212,7 +215,8 @@ class _Api:
             raise ProblemError(HTTPStatus.NOT_FOUND, f"{error}.") from error
 
     def _view(self, route: str, language: str) -> views.PolicyView:
-        return views.policy_view(self._steering.snapshot, route, language, self._configured(route), self._clock())
+        configured, learned = self._configured(route), self._engine.learned_drafter
+        return views.policy_view(self._steering.snapshot, route, language, configured, learned, self._clock())
 
     def _configured(self, route: str) -> RouteSettings:
         if route not in self._routes:

@@ -6,7 +6,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 
 from policies.types import PLAIN
 from tuner.api.durations import parse_duration
-from tuner.settings import BlockLength, Drafter
+from tuner.settings import BlockLength, DrafterName
 
 
 def known_duration(text: str) -> str:
@@ -28,7 +28,7 @@ class _Body(BaseModel):
 class PinBody(_Body):
     """``PUT .../pin``: a drafter with a block length, or ``mode: off``."""
 
-    drafter: Drafter | None = None
+    drafter: DrafterName | None = None
     block_length: BlockLength | None = None
     mode: Literal["off"] | None = None
     reason: ReasonText

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from policies.ladder import Resolution, Situation, kill_for, pin_for, resolve
 from policies.types import MAX_BLOCK_LENGTH, PLAIN, Arm, Evidence, KillSwitch, Mode, Pin, Policy, PolicyState, Reason
 from tuner.api.durations import describe_duration
-from tuner.settings import DRAFTERS, RouteSettings
+from tuner.settings import RouteSettings
 from tuner.snapshot import PolicySnapshot
 
 REASON_SENTENCES = {
@@ -83,8 +83,10 @@ class Explanation:
     """Sentences, in the order in which people read them."""
 
 
-def explain(snapshot: PolicySnapshot, route: str, language: str, configured: RouteSettings, now: float) -> Explanation:
-    """The ladder for a request of (`route`, `language`) that comes at `now` (Unix seconds)."""
+def explain(
+    snapshot: PolicySnapshot, route: str, language: str, configured: RouteSettings, drafter: str, now: float
+) -> Explanation:
+    """The ladder for a request of (`route`, `language`) that comes at `now` (Unix seconds); `drafter` is learned."""
     policy = snapshot.policies.get((route, language))
     pin = pin_for(snapshot.pins, route, language, now)
     kill = kill_for(snapshot.kill_switches, route, now)
@@ -96,7 +98,7 @@ def explain(snapshot: PolicySnapshot, route: str, language: str, configured: Rou
         mode=configured.mode,
         learned=policy,
         learned_cap=MAX_BLOCK_LENGTH,
-        explored_drafter=next(name for name in DRAFTERS if name != PLAIN),
+        explored_drafter=drafter if drafter != PLAIN else None,
         route_default=None if arm is None else Arm.fixed(arm.drafter, arm.block_length),
     )
     resolution = resolve(situation)

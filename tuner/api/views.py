@@ -10,7 +10,8 @@ from policies.ladder import kill_for, pin_for
 from policies.records import SampledDecision
 from policies.types import KillSwitch, LoadStep, Mode, Pin, Policy, PolicyState, Reason
 from tuner.api.explain import REASON_SENTENCES, Explanation, explain
-from tuner.settings import RouteSettings
+from tuner.price import Cost, cost_per_million
+from tuner.settings import EngineSettings, RouteSettings
 from tuner.snapshot import BaselineCell, PolicySnapshot, Throughput
 
 
@@ -44,6 +45,10 @@ class StatusView:
     cost_error: float | None
     pins: tuple[Pin, ...]
     kill_switches: tuple[KillSwitch, ...]
+    drafters: tuple[str, ...] = ()
+    """Those that a pin may name."""
+    cost_per_million_tokens: Cost | None = None
+    """None unless engine.price_per_hour is set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +125,9 @@ class DecisionView:
     tpot_seconds: float | None = None
 
 
-def status_view(snapshot: PolicySnapshot, version: str, ready: bool, store: StoreView, now: float) -> StatusView:
+def status_view(
+    snapshot: PolicySnapshot, version: str, ready: bool, store: StoreView, engine: EngineSettings, now: float
+) -> StatusView:
     """What is in force, in one page."""
     policies = snapshot.policies.values()
     return StatusView(
@@ -140,7 +147,17 @@ def status_view(snapshot: PolicySnapshot, version: str, ready: bool, store: Stor
         cost_error=snapshot.cost_error,
         pins=tuple(pin for pin in snapshot.pins if pin.expires_at > now),
         kill_switches=kills_in_force(snapshot, now),
+        drafters=engine.drafter_names,
+        cost_per_million_tokens=_cost(snapshot.throughput, engine.price_per_hour),
     )
+
+
+def _cost(found: Throughput, price_per_hour: float | None) -> Cost | None:
+    if price_per_hour is None:
+        return None
+    tuned = found.tuned_tokens / found.tuned_seconds if found.tuned_seconds else None
+    plain = found.plain_tokens / found.plain_seconds if found.plain_seconds else None
+    return Cost(cost_per_million(price_per_hour, tuned), cost_per_million(price_per_hour, plain))
 
 
 def kills_in_force(snapshot: PolicySnapshot, now: float) -> tuple[KillSwitch, ...]:
@@ -174,7 +191,7 @@ def policies_view(snapshot: PolicySnapshot, routes: Mapping[str, RouteSettings],
 
 
 def policy_view(
-    snapshot: PolicySnapshot, route: str, language: str, configured: RouteSettings, now: float
+    snapshot: PolicySnapshot, route: str, language: str, configured: RouteSettings, drafter: str, now: float
 ) -> PolicyView:
     """A context's policy with its explanation."""
     return PolicyView(
@@ -184,7 +201,7 @@ def policy_view(
         policy=snapshot.policies.get((route, language)),
         pin=pin_for(snapshot.pins, route, language, now),
         kill_switch=kill_for(snapshot.kill_switches, route, now),
-        explanation=explain(snapshot, route, language, configured, now),
+        explanation=explain(snapshot, route, language, configured, drafter, now),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from policies.store import StoreError
+from policies.store import StoreError, StoreUrlError
 from tuner.load import LoadError
 from tuner.settings import SettingsError
 from tuner.workload import WorkloadError
@@ -32,7 +32,7 @@ class SentenceGroup(TyperGroup):
         """Run the command; what is not meant for people goes through as it is."""
         try:
             return super().invoke(ctx)
-        except (SettingsError, WorkloadError) as error:
+        except (SettingsError, WorkloadError, StoreUrlError) as error:
             _fail(error, USAGE)
         except CommandError as error:
             _fail(error, error.exit_code)

@@ -114,7 +114,7 @@ def off(
 ) -> None:
     """Switch speculation off for a route or everywhere, within one cycle."""
     body = {"route": _one(route, every), "active": True, "reason": reason, "expires_in": duration}
-    _show(AdminClient(server, token).post("kill-switch", body=body), output, tables.print_kill_switch)
+    _show(AdminClient(server, token).post("kill-switch", body=body), output, tables.print_switched_off)
 
 
 def on(
@@ -126,7 +126,7 @@ def on(
 ) -> None:
     """Take back what `off` did."""
     body = {"route": _one(route, every), "active": False}
-    _show(AdminClient(server, token).post("kill-switch", body=body), output, tables.print_kill_switch)
+    _show(AdminClient(server, token).post("kill-switch", body=body), output, tables.print_switched_on)
 
 
 def _one(route: str | None, every: bool) -> str:

@@ -10,6 +10,9 @@ from rich.table import Table
 from policies.types import ANY_LOAD
 from tuner.api.durations import describe_duration
 
+TABLE_WIDTH = 120
+"""Columns below which the cells of the contexts' table would fold: then each context is a few lines."""
+
 
 def print_status(console: Console, status: Mapping[str, Any], policies: Sequence[Mapping[str, Any]]) -> None:
     """`paceline status`."""
@@ -18,6 +21,10 @@ def print_status(console: Console, status: Mapping[str, Any], policies: Sequence
     console.print(f"store      {store}, {status['store']['dropped']} rows dropped")
     console.print(f"requests   {status['requests']}, {status['looped_requests']} of them looped")
     console.print(f"throughput {_throughput(status['throughput'])}")
+    cost = status["cost_per_million_tokens"]
+    if cost is not None:
+        found = ", ".join(f"{name} {'unknown' if cost[name] is None else format(cost[name], '.2f')}" for name in cost)
+        console.print(f"cost       {found} for a million output tokens on a busy machine")
     window = "a plain window is open" if status["plain_window"] else "no plain window is open"
     console.print(f"baseline   {status['switchback_share']:.0%} of the time in plain windows; {window}")
     for kill in status["kill_switches"]:
@@ -30,6 +37,12 @@ def print_status(console: Console, status: Mapping[str, Any], policies: Sequence
         console.print(f"pin        {where}: {arm}{_until(pin['expires_at'])}, by {pin['actor']}: {pin['reason']}")
     if not policies:
         console.print("No traffic yet: send requests, then look again.")
+        return
+    if console.width < TABLE_WIDTH:
+        for policy in policies:
+            console.print(f"{policy['route']}/{policy['language']}: {policy['state']} ({policy['reason']})")
+            console.print(f"  {policy['drafter']}, K by load {_schedule(policy['schedule'])}")
+            console.print(f"  speedup {_speedup(policy)}, requests {policy['requests']}")
         return
     table = Table("route", "language", "state", "drafter", "K by load", "speedup (95 %)", "requests", "reason")
     for policy in policies:
@@ -92,17 +105,28 @@ def print_decision(console: Console, decision: Mapping[str, Any]) -> None:
     console.print(f"time       {decision['ttft_seconds'] * 1000:.0f} ms to the first token{seconds}")
 
 
-def print_kill_switch(console: Console, view: Mapping[str, Any]) -> None:
-    """`paceline off` and `paceline on`."""
+def print_switched_off(console: Console, view: Mapping[str, Any]) -> None:
+    """`paceline off`."""
+    for kill in _holding(view):
+        console.print(f"Speculation is off for {_route(kill['route'])}{_until(kill['expires_at'])}: {kill['reason']}")
+
+
+def print_switched_on(console: Console, view: Mapping[str, Any]) -> None:
+    """`paceline on`: what is on now, or what still holds it off and how to take that back."""
+    for kill in _holding(view):
+        console.print(
+            f"Speculation is still off for {_route(kill['route'])}{_until(kill['expires_at'])}: {kill['reason']}; "
+            "`paceline on --all` takes that back."
+        )
     if not view["active"]:
         # Switching everything on takes back what `off --all` did, and leaves the routes' own switches.
         left = sorted(kill["route"] for kill in view["in_force"]) if view["route"] == "*" else []
         but = f" but {', '.join(left)}: `paceline on ROUTE` takes that back" if left else ""
         console.print(f"Speculation is on for {_route(view['route'])}{but}.")
-        return
-    holding = [kill for kill in view["in_force"] if kill["route"] in (view["route"], "*")]
-    for kill in holding:
-        console.print(f"Speculation is off for {_route(kill['route'])}{_until(kill['expires_at'])}: {kill['reason']}")
+
+
+def _holding(view: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [kill for kill in view["in_force"] if kill["route"] in (view["route"], "*")] if view["active"] else []
 
 
 def print_pin(console: Console, view: Mapping[str, Any]) -> None:
