@@ -62,7 +62,7 @@ class NgramDrafter:
     """`engine.drafter.Drafter` by prompt lookup; its memory is an index for each running sequence."""
 
     name = "ngram"
-    context_limit = None
+    context_limit: int | None = None
 
     def __init__(self, min_match: int, max_match: int, *, context_tokens: int = 0) -> None:
         """`context_tokens`: what the running sequences hold together at most; it makes `memory_bytes`.
