@@ -11,9 +11,10 @@ from typing import Protocol
 
 from engine.drafter import SILENT, Drafter, Proposal
 from engine.faults import FAULT, NO_CHOICE, log_fault
+from engine.grammar import GrammarError
 from engine.request import RunningSequence, Shadow
 from engine.rows import Rows
-from kernels.sampling import Block, Chosen, TokenLogprob
+from kernels.sampling import Block, Chosen, Failure, TokenLogprob, Verifier
 from policies.allocate import Candidate, allocate
 from policies.types import (
     BlockEnd,
@@ -30,7 +31,7 @@ class Target(Protocol):
     def verify(self, parts: list[Rows], blocks: list[Block]) -> list[Chosen]:
         """Run one pass over the rows and return what each block emits.
 
-        No tokens for a block whose logits are not finite: nothing can be chosen from them.
+        No tokens for a block from whose first row nothing can be chosen.
         """
         ...
 
@@ -82,6 +83,7 @@ def run_cycle(
     """
     started = time.perf_counter()
     proposals, draft_seconds = _draft(drafters, sequences, requested)
+    proposals = [_permitted(sequence, proposal) for sequence, proposal in zip(sequences, proposals, strict=True)]
     kv_tokens = sum(len(sequence.tokens) for sequence in sequences)
     lengths = _allocate(sequences, proposals, policy, kv_tokens)
 
@@ -106,8 +108,8 @@ def run_cycle(
     total_draft_seconds = sum(draft_seconds.values())
     for sequence, proposal, asked, length, choice in zip(sequences, proposals, requested, lengths, chosen, strict=True):
         tokens = choice.tokens
-        if not tokens:
-            sequence.failure = sequence.failure or NO_CHOICE
+        if not tokens or sequence.failure is not None:
+            sequence.failure = sequence.failure or choice.failure or NO_CHOICE
             failed.append(sequence)
             continue
         accepted = len(tokens) - 1
@@ -158,8 +160,17 @@ def run_cycle(
 def next_block(
     sequence: RunningSequence, first_row: int = 0, drafts: tuple[int, ...] = (), proposal: Proposal = SILENT
 ) -> Block:
-    """The block that follows the sequence's text, with the first `drafts` of a proposal."""
+    """The block that follows the sequence's text, with the first `drafts` of a proposal.
+
+    Where the sequence's grammar cannot be followed any further, its `failure` says so.
+    """
     sampling = sequence.sampling
+    masks = None
+    if sequence.matcher is not None:
+        try:
+            masks = sequence.matcher.masks(drafts)
+        except GrammarError as error:
+            sequence.failure = Failure(str(error), fault=False)
     return Block(
         first_row=first_row,
         drafts=drafts,
@@ -168,9 +179,25 @@ def next_block(
         prompt_tokens=sequence.prompt_tokens,
         output_counts=sequence.output_counts,
         tail=tuple(sequence.tokens[-sampling.tail_length :]) if sampling.tail_length else (),
+        masks=masks,
         draft_probs=proposal.draft_probs[: len(drafts)] if proposal.draft_probs is not None else None,
         top_logprobs=sequence.top_logprobs,
     )
+
+
+def _permitted(sequence: RunningSequence, proposal: Proposal) -> Proposal:
+    """What the sequence's grammar leaves of a proposal.
+
+    The rest counts as not proposed: no cap of ours has cut it. Under rejection and block verification a draft stays
+    whatever its value, and its row rejects it.
+    """
+    if sequence.matcher is None or not proposal.tokens or sequence.sampling.verifier is not Verifier.COUPLED:
+        return proposal
+    kept = sequence.matcher.permitted(proposal.tokens)
+    if kept == 0:
+        return SILENT
+    probs = proposal.draft_probs
+    return replace(proposal, tokens=proposal.tokens[:kept], draft_probs=probs[:kept] if probs is not None else None)
 
 
 def _verify(

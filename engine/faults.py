@@ -3,8 +3,10 @@
 import logging
 import traceback
 
-NO_CHOICE = "The model's output for this sequence is not a number, so that no token can be chosen."
-FAULT = "The engine met an error of its own in this sequence; its log tells where."
+from kernels.sampling import Failure
+
+NO_CHOICE = Failure("The model's output for this sequence is not a number, so that no token can be chosen.", fault=True)
+FAULT = Failure("The engine met an error of its own in this sequence; its log tells where.", fault=True)
 
 _log = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ from engine.blocks import Blocks
 from engine.cycle import CycleResult, Emission, Target, block_length, next_block, run_cycle
 from engine.drafter import Drafter
 from engine.faults import FAULT, NO_CHOICE, log_fault
+from engine.grammar import GrammarError, Grammars
 from engine.messages import (
     AskStatus,
     Cancel,
@@ -27,6 +28,9 @@ from engine.rows import Rows
 from engine.scheduler import Scheduler
 from kernels.sampling import Block, Chosen
 from policies.types import INITIAL_CYCLE_POLICY, PLAIN, CyclePolicy, CycleStats, EngineStatus
+
+GRAMMAR_WAIT_SECONDS = 0.02
+"""How long a step waits for a grammar's matcher where there is nothing else to do."""
 
 
 class PrefillTarget(Target, Protocol):
@@ -49,6 +53,7 @@ class EngineLoop:
         prefill_chunk: int,
         token_bytes: Callable[[], list[bytes]],
         deliver: Callable[[FromEngine], None],
+        grammars: Grammars | None = None,
     ) -> None:
         self._target = target
         self._drafters = drafters
@@ -58,6 +63,9 @@ class EngineLoop:
         self._load_token_bytes = token_bytes
         self._token_bytes: list[bytes] = []
         self._deliver = deliver
+        self._grammars = grammars
+        self._starting: dict[int, RunningSequence] = {}
+        """Sequences that wait for their grammar's matcher."""
         self._policy: CyclePolicy = INITIAL_CYCLE_POLICY
         self._switched = False
         self._cycle = 0
@@ -68,12 +76,13 @@ class EngineLoop:
     @property
     def idle(self) -> bool:
         """Nothing waits and nothing runs."""
-        return self.scheduler.idle
+        return self.scheduler.idle and not self._starting
 
     def step(self, messages: Iterable[ToEngine]) -> None:
         """Take what arrived, admit, prefill one chunk, run one cycle, deliver."""
         for message in messages:
             self._take(message)
+        self._add_started()
         self.scheduler.admit(time.monotonic())
         prefill_tokens, prefill_seconds, first_tokens = self._prefill()
         result = self._run_cycle()
@@ -87,8 +96,9 @@ class EngineLoop:
                 sequence = self.scheduler.find(request_key)
                 if sequence is not None:
                     self._forget(sequence)
+                self._starting.pop(request_key, None)
             case Redirect(request_key, decision):
-                sequence = self.scheduler.find(request_key)
+                sequence = self.scheduler.find(request_key) or self._starting.get(request_key)
                 if sequence is not None and decision.drafter in (PLAIN, *self._drafters):
                     sequence.decision = decision
             case SetCyclePolicy(policy):
@@ -107,7 +117,29 @@ class EngineLoop:
         if submit.stops and not self._token_bytes:
             self._token_bytes = self._load_token_bytes()
         stops = tuple(stop.encode() for stop in submit.stops)
-        self.scheduler.add(RunningSequence(submit, stops, self._context_limit))
+        sequence = RunningSequence(submit, stops, self._context_limit)
+        if submit.grammar is None:
+            self.scheduler.add(sequence)
+        elif self._grammars is None:
+            self._deliver(SequenceFailed(submit.request_key, "This engine's tokenizer cannot be used with a grammar."))
+        else:
+            self._starting[submit.request_key] = sequence
+            self._grammars.start(submit.request_key, submit.grammar, submit.stop_token_ids)
+
+    def _add_started(self) -> None:
+        """Hand sequences to the scheduler whose matcher is made."""
+        if self._grammars is None or not self._grammars.pending:
+            return
+        wait = GRAMMAR_WAIT_SECONDS if self.scheduler.idle and self._starting else 0.0
+        for request_key, made in self._grammars.take(wait):
+            sequence = self._starting.pop(request_key, None)
+            if sequence is None:
+                continue  # cancelled
+            if isinstance(made, GrammarError):
+                self._deliver(SequenceFailed(request_key, str(made)))
+            else:
+                sequence.matcher = made
+                self.scheduler.add(sequence)
 
     def _problem(self, submit: Submit) -> str | None:
         """Why a sequence cannot run, in one sentence."""
@@ -172,7 +204,7 @@ class EngineLoop:
             sequence.failure = FAULT
             return None
         if chosen is not None and not chosen.tokens:
-            sequence.failure = NO_CHOICE
+            sequence.failure = sequence.failure or chosen.failure or NO_CHOICE
         return chosen
 
     def _commit_first(self, sequence: RunningSequence, chosen: Chosen) -> Emission:
@@ -207,7 +239,8 @@ class EngineLoop:
 
     def _fail(self, sequence: RunningSequence) -> None:
         self._forget(sequence)
-        self._deliver(SequenceFailed(sequence.key, sequence.failure or FAULT))
+        failure = sequence.failure or FAULT
+        self._deliver(SequenceFailed(sequence.key, failure.message, failure.fault))
 
     def _forget(self, sequence: RunningSequence) -> None:
         self.scheduler.remove(sequence)

@@ -27,6 +27,8 @@ class Submit:
     submitted_at: float
     top_logprobs: int | None = None
     """None: no log-probabilities. 0: those of the emitted tokens only; else also of so many others."""
+    grammar: str | None = None
+    """What the whole output must follow, as `engine.grammar` writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,8 @@ class SequenceFailed:
 
     request_key: int
     message: str
+    fault: bool = False
+    """True: the engine's or the model's fault; False: what the request asks for cannot be."""
 
 
 FromEngine = Ready | StartFailed | Progress | CycleDone | StatusIs | SequenceFailed

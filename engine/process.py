@@ -49,6 +49,11 @@ class EngineGoneError(Exception):
 class SequenceFailedError(Exception):
     """The engine cannot run this sequence; the message is one sentence for people."""
 
+    def __init__(self, message: str, *, fault: bool = False) -> None:
+        super().__init__(message)
+        self.fault = fault
+        """True: the engine's or the model's fault; False: what the request asks for cannot be."""
+
 
 class Generation:
     """The tokens of one sequence, as an asynchronous iterator that ends after the message with `finished`.
@@ -262,10 +267,10 @@ class EngineClient:
                 answer = self._statuses.pop(serial, None)
                 if answer is not None and not answer.done():
                     answer.set_result(status)
-            case SequenceFailed(request_key, text):
+            case SequenceFailed(request_key, text, fault):
                 generation = self._generations.pop(request_key, None)
                 if generation is not None:
-                    generation.put(SequenceFailedError(text))
+                    generation.put(SequenceFailedError(text, fault=fault))
 
     def _fail_all(self) -> None:
         gone = EngineGoneError("the engine process has ended")

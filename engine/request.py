@@ -4,7 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from engine.grammar import Matcher
 from engine.messages import Finished, Submit
+from kernels.sampling import Failure
 from policies.types import MAX_BLOCK_LENGTH, PLAIN, BlockEnd, Decision, FinishReason
 
 LOOP_TOKENS = 8
@@ -47,8 +49,10 @@ class RunningSequence:
         """Its block table, empty while it waits; `engine.blocks` alone changes it."""
         self.prefilled = 0
         """Positions in the KV cache, kept up to date while it is prefilled."""
-        self.failure: str | None = None
-        """Why it cannot go on, in one sentence; set by whoever finds out, and the loop then ends it."""
+        self.failure: Failure | None = None
+        """Why it cannot go on; set by whoever finds out, and the loop then ends it."""
+        self.matcher: Matcher | None = None
+        """Where it stands in its grammar, if it has one."""
         self.shadow: Shadow | None = None
         self.looped = False
         self.cycles = 0
@@ -97,6 +101,8 @@ class RunningSequence:
                 return count, FinishReason.STOP
             if self.remaining <= 0:
                 return count, FinishReason.LENGTH
+        if self.matcher is not None:
+            self.matcher.accept(token_ids)
         return len(token_ids), None
 
     def count_block(self, verified: int, accepted: int, end: BlockEnd) -> None:
@@ -126,6 +132,8 @@ class RunningSequence:
         )
 
     def _stops(self, piece: bytes) -> bool:
+        if self.output_length < self.sampling.min_tokens:
+            return False  # and its text is not looked at later either
         self._tail += piece
         if any(stop in self._tail for stop in self.stop_bytes):
             return True
