@@ -8,6 +8,7 @@ import torch
 
 from engine.blocks import Blocks, blocks_for
 from engine.calibration import LOADS, calibrate, choose_threads
+from engine.grammar import GrammarError, Grammars
 from engine.loop import EngineLoop
 from engine.messages import EngineOptions, FromEngine, Progress
 from engine.model_config import ModelError, read_config
@@ -65,6 +66,7 @@ def build_engine(options: EngineOptions, deliver: Callable[[FromEngine], None]) 
         prefill_chunk=options.prefill_chunk,
         token_bytes=lambda: load_token_bytes(model_path, vocabulary),
         deliver=deliver,
+        grammars=_grammars(model_path, vocabulary, deliver),
     )
     info = EngineInfo(
         model=options.model_name,
@@ -81,3 +83,12 @@ def build_engine(options: EngineOptions, deliver: Callable[[FromEngine], None]) 
         linear_seconds_by_load=linear_seconds_by_load,
     )
     return loop, info
+
+
+def _grammars(model_path: Path, vocabulary: int, deliver: Callable[[FromEngine], None]) -> Grammars | None:
+    """None for a tokenizer that llguidance cannot use: then requests with a grammar are refused."""
+    try:
+        return Grammars(model_path, vocabulary)
+    except GrammarError as error:
+        deliver(Progress(f"serving without grammars: {error}"))
+        return None

@@ -285,16 +285,3 @@ def _refuse_unknown_tokens(subject: str, token_ids: TokenIds, vocabulary: int) -
     if token_ids.size and not (token_ids.min() >= 0 and token_ids.max() < vocabulary):
         worst = token_ids[(token_ids < 0) | (token_ids >= vocabulary)][0]
         raise ValueError(f"{subject} token {worst}, but the vocabulary has ids 0 to {vocabulary - 1}")
-
-
-def processed_logits(row: Row, sampling: Sampling, penalties: TokenPenalties | None, drafts: Sequence[int]) -> Row:
-    """Steps 1 to 3 alone on `row` [V], which is not changed: returned as it is where there is nothing to do."""
-    if not sampling.logit_bias and penalties is None:
-        return row
-    row = row.copy()
-    if sampling.logit_bias:
-        token_ids = _known("logit_bias names", [token for token, _ in sampling.logit_bias], row.size)
-        np.add.at(row, token_ids, np.array([bias for _, bias in sampling.logit_bias], dtype=np.float32))
-    if penalties is not None:
-        penalties.apply(row, drafts)
-    return row
