@@ -69,7 +69,7 @@ def block_block(rows: Rows, block: Block, sampler: Sampler) -> Chosen:
         else:
             mass = target_probs.residual_mass(share, points[index + 1])
             # Both vanish where the following distributions are equal and so will be kept for certain.
-            keep = mass / (mass + 1.0 - share) if mass > 0.0 else float(share == 1.0)
+            keep = mass / (mass + (1.0 - share)) if mass > 0.0 else float(share == 1.0)
         if uniforms[index] <= keep:
             accepted = index + 1
             after = target_probs.target if last else target_probs.residual(share, points[index + 1])

@@ -1,6 +1,6 @@
-"""The dense twin of `coupled_verify`: the whole vocabulary at every row, in plain PyTorch, with nothing clever.
+"""The dense twins of the verifiers: the whole vocabulary at every row, in plain PyTorch, with nothing clever.
 
-It shares no code with the implementation that it checks, its Philox included. Its scores and noise are the same
+They share no code with the implementations that they check, their Philox included. Scores and noise are the same
 float32 operations, so the chosen tokens are equal, not merely close.
 """
 
@@ -9,11 +9,15 @@ from collections.abc import Collection, Mapping, Sequence
 
 import torch
 
-from kernels.sampling import Block, Sampling
+from kernels.sampling import Block, DraftProbs, Sampling
 
 _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
+_COUPLED, _ACCEPTANCE, _RECOVERED, _WATERMARK = 0, 2, 3, 4
+
+Emitted = tuple[int, ...]
+"""A block's tokens; none where its first row has no token."""
 
 
 def philox_4x32(counter: torch.Tensor, key: tuple[int, int]) -> torch.Tensor:
@@ -30,42 +34,88 @@ def philox_4x32(counter: torch.Tensor, key: tuple[int, int]) -> torch.Tensor:
     return torch.stack((c0, c1, c2, c3))
 
 
-def gumbel_noise(seed: int, choice: int, position: int, vocabulary: int) -> torch.Tensor:
-    """Noise of every token, float32 [V]."""
+def token_words(seed: int, choice: int, position: int, vocabulary: int, stream: int) -> torch.Tensor:
+    """Each token's 32-bit word, int64 [V]."""
     token_ids = torch.arange(vocabulary)
-    counter = torch.stack(
-        (token_ids >> 2, torch.full_like(token_ids, position), torch.full_like(token_ids, choice), token_ids * 0)
-    )
-    words = philox_4x32(counter, (seed & _MASK, (seed >> 32) & _MASK))
-    word = words.gather(0, (token_ids & 3).unsqueeze(0)).squeeze(0)
-    uniform = ((word >> 8).double() + 0.5) * 2.0**-24
+    rest = [torch.full_like(token_ids, word) for word in (position, choice, stream)]
+    words = philox_4x32(torch.stack((token_ids >> 2, *rest)), (seed & _MASK, (seed >> 32) & _MASK))
+    return words.gather(0, (token_ids & 3).unsqueeze(0)).squeeze(0)
+
+
+def gumbel_noise(seed: int, choice: int, position: int, vocabulary: int, stream: int = _COUPLED) -> torch.Tensor:
+    """Noise of every token, float32 [V]."""
+    uniform = ((token_words(seed, choice, position, vocabulary, stream) >> 8).double() + 0.5) * 2.0**-24
     return (-torch.log(-torch.log(uniform))).float()
 
 
-def processed_scores(
-    logits: torch.Tensor, sampling: Sampling, prompt_tokens: Collection[int], output_counts: Mapping[int, int]
-) -> torch.Tensor:
-    """The row [V] after bias, penalties, temperature and masks: float32 [V], the largest 0, -inf where masked.
+def acceptance_uniform(sampling: Sampling, position: int, index: int) -> float:
+    """Decides on draft `index` of the block at `position`."""
+    counter = torch.tensor([[index], [position], [sampling.choice], [_ACCEPTANCE]])
+    high, low, _, _ = philox_4x32(counter, (sampling.seed & _MASK, (sampling.seed >> 32) & _MASK))[:, 0].tolist()
+    return (int(high) // 64 * 2.0**26 + int(low) // 64 + 0.5) * 2.0**-52
 
-    The largest of a greedy row is not shifted to 0.
+
+def processed_scores(row: torch.Tensor, block: Block, index: int) -> torch.Tensor:
+    """Row `index` of the block [V] after every processor: float32 [V], the largest 0, -inf where masked.
+
+    The largest of a greedy row is not shifted to 0. Where nothing is left, all are -inf or NaN.
     """
-    scores = logits.detach().float().clone()
-    vocabulary = scores.numel()
+    sampling, position = block.sampling, block.position + index
+    vocabulary = row.numel()
+    scores = row.detach().float().clone()
+    if position < len(sampling.forced_prefix):
+        scores = torch.full((vocabulary,), -math.inf)
+        scores[sampling.forced_prefix[position]] = 0.0
+        return scores
+    drafts = block.drafts[:index]
     for token, bias in sampling.logit_bias:
         scores[token] += bias
     counts = torch.zeros(vocabulary)
-    for token, count in output_counts.items():
-        counts[token] = count
+    for token, count in (block.output_counts or {}).items():
+        counts[token] += count
+    for token in drafts:
+        counts[token] += 1
     if sampling.repetition_penalty != 1.0:
         present = counts > 0
-        present[list(prompt_tokens)] = True
+        present[list(block.prompt_tokens)] = True
         penalty = torch.tensor(sampling.repetition_penalty)
         scores = torch.where(present, torch.where(scores < 0, scores * penalty, scores / penalty), scores)
     scores = scores - torch.tensor(sampling.presence_penalty) * (counts > 0).float()
     scores = scores - torch.tensor(sampling.frequency_penalty) * counts
-    if sampling.temperature < 1e-5:
+    scores = _masked(scores, block, index)
+    if sampling.watermark is not None:
+        before = (0, *block.tail, *drafts)[-1]
+        words = token_words(sampling.watermark.key, 0, before, vocabulary, _WATERMARK)
+        green = (words >> 8) < round(sampling.watermark.gamma * 2**24)
+        scores = torch.where(green, scores + torch.tensor(sampling.watermark.delta), scores)
+    if sampling.temperature < 1e-5 or not scores.max().isfinite():
         return scores
-    scores = (scores - scores.max()) / torch.tensor(sampling.temperature)
+    return _truncated((scores - scores.max()) / torch.tensor(sampling.temperature), sampling)
+
+
+def _masked(scores: torch.Tensor, block: Block, index: int) -> torch.Tensor:
+    sampling = block.sampling
+    permitted = torch.ones(scores.numel(), dtype=torch.bool)
+    if sampling.allowed_tokens:
+        permitted[:] = False
+        permitted[list(sampling.allowed_tokens)] = True
+    output = (*block.tail[max(0, len(block.tail) - block.position) :], *block.drafts[:index])
+    for word in sampling.bad_words:
+        if len(word) == 1 or output[-len(word) + 1 :] == word[:-1]:
+            permitted[word[-1]] = False
+    mask = block.masks[index] if block.masks is not None else None
+    if mask is not None:
+        permitted &= torch.tensor([bool(mask[token // 32] >> (token % 32) & 1) for token in range(scores.numel())])
+    scores = scores.masked_fill(~permitted, -math.inf)
+    if block.position + index < sampling.min_tokens:
+        without_ends = scores.index_fill(0, torch.tensor(sampling.end_tokens, dtype=torch.int64), -math.inf)
+        if without_ends.max() > -math.inf:
+            return without_ends
+    return scores
+
+
+def _truncated(scores: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    vocabulary = scores.numel()
     if 0 < sampling.top_k < vocabulary:
         kth = scores.sort(descending=True).values[sampling.top_k - 1]
         scores = scores.masked_fill(scores < kth, -math.inf)
@@ -87,28 +137,103 @@ def processed_log_probs(
     output_counts: Mapping[int, int] | None = None,
 ) -> torch.Tensor:
     """log target_probs of one row [V] after every processor, float32 [V]; one-hot when greedy."""
-    scores = processed_scores(logits, sampling, prompt_tokens, output_counts or {})
-    if sampling.temperature < 1e-5:
-        return torch.full_like(scores, -math.inf).index_fill(0, scores.argmax(), 0.0)
-    return scores.double().log_softmax(0).float()
+    block = Block(0, (), sampling, 0, frozenset(prompt_tokens), output_counts)
+    return target_probs(logits, block, 0).log().float()
 
 
-def coupled_verify(logits: torch.Tensor, blocks: Sequence[Block]) -> list[list[int]]:
+def target_probs(row: torch.Tensor, block: Block, index: int) -> torch.Tensor:
+    """Of row `index` of the block, float64 [V]; one-hot when greedy. NaN where the row has no token."""
+    scores = processed_scores(row, block, index)
+    if block.sampling.temperature < 1e-5 and scores.max() > -math.inf:
+        return torch.zeros_like(scores, dtype=torch.float64).index_fill(0, scores.argmax(), 1.0)
+    return scores.double().softmax(0)
+
+
+def draft_probs(draft: int, probs: DraftProbs | None, vocabulary: int) -> torch.Tensor:
+    """float64 [V]."""
+    dense = torch.zeros(vocabulary, dtype=torch.float64)
+    if probs is None:
+        dense[draft] = 1.0
+    else:
+        dense[torch.from_numpy(probs.token_ids)] = torch.from_numpy(probs.probs).double()
+    return dense
+
+
+def coupled_verify(logits: torch.Tensor, blocks: Sequence[Block]) -> list[Emitted]:
     """The tokens that each block emits; see `kernels.coupled_verify.coupled_verify`."""
     emitted = []
     for block in blocks:
-        output_counts = dict(block.output_counts or {})
         tokens: list[int] = []
         for index, draft in enumerate((*block.drafts, None)):
-            row = logits[block.first_row + index]
-            scores = processed_scores(row, block.sampling, block.prompt_tokens, output_counts)
+            scores = processed_scores(logits[block.first_row + index], block, index)
+            if not scores.max() > -math.inf:
+                break
             if block.sampling.temperature >= 1e-5:
                 position = block.position + index
-                scores += gumbel_noise(block.sampling.seed, block.sampling.choice, position, row.numel())
+                scores += gumbel_noise(block.sampling.seed, block.sampling.choice, position, scores.numel())
             token = int(scores.argmax())
             tokens.append(token)
             if token != draft:
                 break
-            output_counts[token] = output_counts.get(token, 0) + 1
-        emitted.append(tokens)
+        emitted.append(tuple(tokens))
     return emitted
+
+
+def rejection_verify(logits: torch.Tensor, blocks: Sequence[Block]) -> list[Emitted]:
+    """The tokens that each block emits; see `kernels.rejection.rejection_verify`."""
+    emitted = []
+    for block in blocks:
+        targets, drafts = _distributions(logits, block)
+        accepted, left = 0, targets[0]
+        for index, token in enumerate(block.drafts):
+            ratio = float(targets[index][token] / drafts[index][token])
+            if not acceptance_uniform(block.sampling, block.position, index) < ratio:
+                left = (targets[index] - drafts[index]).clamp(min=0.0)
+                break
+            accepted, left = index + 1, targets[index + 1]
+        emitted.append(_with_recovered(block, accepted, left))
+    return emitted
+
+
+def block_verify(logits: torch.Tensor, blocks: Sequence[Block]) -> list[Emitted]:
+    """The tokens that each block emits; see `kernels.block_verification.block_verify`."""
+    emitted = []
+    for block in blocks:
+        targets, drafts = _distributions(logits, block)
+        # A row without a token ends the block before it.
+        length = next((index for index, row in enumerate(targets) if row.isnan().any()), len(block.drafts))
+        shares = [1.0]
+        for index, token in enumerate(block.drafts[:length]):
+            shares.append(min(shares[-1] * float(targets[index][token] / drafts[index][token]), 1.0))
+        accepted = 0
+        for count in range(1, length + 1):
+            keep = shares[count]
+            if count < length:
+                mass = float((shares[count] * targets[count] - drafts[count]).clamp(min=0.0).sum())
+                keep = mass / (mass + (1 - shares[count])) if mass > 0.0 else float(shares[count] == 1.0)
+            if shares[count] > 0.0 and acceptance_uniform(block.sampling, block.position, count - 1) <= keep:
+                accepted = count
+        left = targets[accepted]
+        if accepted < length:
+            left = (shares[accepted] * left - drafts[accepted]).clamp(min=0.0)
+        emitted.append(_with_recovered(block, accepted, left))
+    return emitted
+
+
+def _distributions(logits: torch.Tensor, block: Block) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    rows = range(len(block.drafts) + 1)
+    targets = [target_probs(logits[block.first_row + index], block, index) for index in rows]
+    named = block.draft_probs or (None,) * len(block.drafts)
+    drafts = [draft_probs(*pair, logits.shape[1]) for pair in zip(block.drafts, named, strict=True)]
+    return targets, drafts
+
+
+def _with_recovered(block: Block, accepted: int, left: torch.Tensor) -> Emitted:
+    """The kept drafts and a sample of the weights `left` [V]; only the drafts where these are no weights."""
+    kept = block.drafts[:accepted]
+    if left.isnan().any():
+        return kept
+    position = block.position + accepted
+    scores = (left.log() - left.max().log()).float()
+    noise = gumbel_noise(block.sampling.seed, block.sampling.choice, position, left.numel(), _RECOVERED)
+    return (*kept, int((scores + noise).argmax()))

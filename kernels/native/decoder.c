@@ -7,7 +7,7 @@
 #include "lanes.h"
 
 struct Workspace {
-    int rows;
+    int rows, threads;
     long bytes;
     char *memory;
     float *hidden; /* [rows, hidden] */
@@ -33,7 +33,8 @@ static long rounded(long bytes) { return (bytes + 63) / 64 * 64; }
 
 /* Make room for `rows` rows of `model`: a workspace serves one model. */
 static int reserve(Workspace *workspace, const Model *model, const Threads *threads, int rows) {
-    if (rows <= workspace->rows) return 0;
+    if (rows <= workspace->rows && threads_count(threads) <= workspace->threads) return 0;
+    if (rows < workspace->rows) rows = workspace->rows;
     const long element_bytes = model->element / 8;
     const long query_width = (long)model->heads * model->head_dim;
     const long qkv_width = query_width + 2L * model->kv_heads * model->head_dim;
@@ -54,6 +55,7 @@ static int reserve(Workspace *workspace, const Model *model, const Threads *thre
     workspace->memory = memory;
     workspace->bytes = bytes;
     workspace->rows = rows;
+    workspace->threads = threads_count(threads);
     char *parts[6];
     for (int i = 0; i < 6; i++) {
         parts[i] = memory;
