@@ -138,7 +138,7 @@ def test_the_kernels_package_cannot_be_taken_for_the_distribution_of_that_name()
         ("engine/server/app.py", "from ... import tuner"),
         ("tuner/controller.py", "from engine.messages import Submit"),
         ("tuner/demo.py", "def run() -> None:\n    import engine.process"),
-        ("tuner/bench.py", "import importlib\nimportlib.import_module('engine.loop')"),
+        ("tuner/bench/floor.py", "import importlib\nimportlib.import_module('engine.loop')"),
         ("tuner/api/app.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from kernels import philox"),
         ("policies/types.py", "import kernels.sampling"),
         ("kernels/philox.py", "from policies import Context"),

@@ -11,11 +11,15 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from policies import Arm
+from policies import Arm, Interval
 from policies.types import PLAIN_ARM
 from tests.engine.tiny_model import make_tiny_model
 from tests.system.live_service import tiny_settings
-from tuner.bench import Ratio, parse_arms, ratio_row, run_bench
+from tuner.bench.arms import parse_arms
+from tuner.bench.matrix import Ratio, ratio_row
+from tuner.bench.options import BenchOptions
+from tuner.bench.report import Bar, Report
+from tuner.bench.runner import run_bench
 from tuner.cli import app
 from tuner.load import LoadError
 from tuner.settings import SettingsError
@@ -31,8 +35,18 @@ CELL_KEYS = {
     "emitted_per_cycle",
     "draft_seconds_per_cycle",
     "verify_seconds_per_cycle",
+    "cost_per_million_tokens",
 }
 ARMS = ("plain", "ngram:4", "tuned")
+REMEDY = "give plain, tuned, or ngram:K with K from 1 to 12; engine.drafters says which are loaded."
+
+
+def options(
+    route: str, concurrency: tuple[int, ...], arms: tuple[str, ...], folder: Path, repeats: int = 1
+) -> BenchOptions:
+    return BenchOptions(
+        routes=(route,), concurrency=concurrency, arms=arms, repeats=repeats, json_path=folder / "bench.json"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +60,7 @@ def report(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
     folder = tmp_path_factory.mktemp("bench")
     console = Console(file=StringIO(), width=160)
     settings = tiny_settings(model, folder / "paceline.db")
-    assert run_bench(settings, ["chat"], [1, 2], ARMS, 2, folder / "bench.json", console) == 0
+    assert run_bench(settings, options("chat", (1, 2), ARMS, folder, repeats=2), console) == 0
     text = (folder / "bench.json").read_text(encoding="utf-8")
     assert isinstance(console.file, StringIO)
     read: dict[str, Any] = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
@@ -105,7 +119,7 @@ def test_a_request_that_fails_ends_the_run_with_a_sentence_and_without_a_file(mo
     settings = tiny_settings(model, tmp_path / "paceline.db")
     cramped = settings.model_copy(update={"engine": settings.engine.model_copy(update={"context_limit": 64})})
     with pytest.raises(LoadError, match=r"requests failed; the first, chat-.*: 400 .*context"):
-        run_bench(cramped, ["chat"], [1], ["plain"], 1, tmp_path / "bench.json", Console(file=StringIO()))
+        run_bench(cramped, options("chat", (1,), ("plain",), tmp_path), Console(file=StringIO()))
     assert not (tmp_path / "bench.json").exists()
 
 
@@ -117,7 +131,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         raise AssertionError("the service was started")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tuner.bench.running_service", start)
+    monkeypatch.setattr("tuner.bench.rounds.running_service", start)
     yield tmp_path
     assert list(tmp_path.iterdir()) == []
 
@@ -129,13 +143,22 @@ def bench(*arguments: str) -> Result:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--arms", "plain,fast"), "--arms names 'fast'; give plain, tuned, or ngram:K with K from 1 to 12."),
-        (("--arms", "ngram:0"), "--arms names 'ngram:0'; give plain, tuned, or ngram:K with K from 1 to 12."),
-        (("--arms", "ngram:17"), "--arms names 'ngram:17'; give plain, tuned, or ngram:K with K from 1 to 12."),
-        (("--arms", "none:4"), "--arms names 'none:4'; give plain, tuned, or ngram:K with K from 1 to 12."),
+        (("--arms", "plain,fast"), f"--arms names 'fast'; {REMEDY}"),
+        (("--arms", "ngram:0"), f"--arms names 'ngram:0'; {REMEDY}"),
+        (
+            ("--arms", "ngram:17"),
+            f"--arms names 'ngram:17'; {REMEDY}",
+        ),
+        (("--arms", "none:4"), f"--arms names 'none:4'; {REMEDY}"),
         (("--arms", ","), "--arms is empty; give at least one, or leave the option out."),
         (("--concurrency", ","), "--concurrency is empty; give at least one, or leave the option out."),
         (("--routes", ","), "--routes is empty; give at least one, or leave the option out."),
+        (("--languages", ","), "--languages is empty; give at least one, or leave the option out."),
+        (
+            ("--scenario", "speed"),
+            "--scenario is 'speed'; choose from matrix, floor, drafters, transformers, cold, cancel, preempt, "
+            "fragment, stream.",
+        ),
     ],
 )
 def test_what_cannot_be_measured_is_one_sentence_and_exit_code_2(
@@ -152,6 +175,7 @@ def test_what_cannot_be_measured_is_one_sentence_and_exit_code_2(
         ("--repeats", "0"),
         ("--concurrency", "0"),
         ("--concurrency", "two"),
+        ("--lengths", "0"),
         ("--json", "absent/bench.json"),
     ],
 )
@@ -184,3 +208,34 @@ def test_one_round_has_no_upper_bound_which_json_calls_null() -> None:
     row = ratio_row(Ratio("chat", 1, "tuned", "plain", 1.5, 0.0, math.inf))
     assert json.loads(json.dumps(row, allow_nan=False))["high"] is None
     assert ratio_row(Ratio("chat", 1, "tuned", "plain", 1.5, 1.4, 1.6))["high"] == 1.6
+
+
+@pytest.mark.parametrize(
+    ("measured", "at_least", "verdict", "exit_code"),
+    [
+        (Interval(1.6, 1.4, 1.8), True, "holds", 0),
+        (Interval(1.4, 1.3, 1.6), True, "misses, within its interval", 0),
+        (Interval(1.4, 1.3, 1.49), True, "fails", 3),
+        (Interval(1.4, 1.3, 1.49), False, "holds", 0),
+        (Interval(1.6, 1.51, 1.7), False, "fails", 3),
+        (None, True, "not measured", 0),
+    ],
+)
+def test_a_bar_fails_only_when_its_interval_excludes_it(
+    measured: Interval | None, at_least: bool, verdict: str, exit_code: int
+) -> None:
+    bar = Bar("x", measured, 1.5, at_least)
+    assert bar.verdict == verdict
+    assert Report({}, [bar]).exit_code == exit_code
+
+
+def test_a_fault_is_a_negative_verdict() -> None:
+    assert Report({}, (), ["a block is lost"]).exit_code == 3
+
+
+def test_the_command_line_of_a_run_can_be_typed_again() -> None:
+    asked = BenchOptions(scenario="drafters", routes=["chat"], languages=["en", "de"], lengths=[2, 8], prompts=3)
+    assert asked.command == (
+        "paceline bench --scenario drafters --routes chat --languages en,de --lengths 2,8 --prompts 3 --tokens 64 "
+        "--repeats 3"
+    )

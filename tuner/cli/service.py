@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from tuner.bench.options import SCENARIOS, BenchOptions
 from tuner.cli.failures import CommandError
 from tuner.cli.output import Format, Output, make_console, print_data
 from tuner.cli.tables import print_settings
@@ -81,26 +82,46 @@ def demo(
 def bench(
     config: Config = None,
     model: Model = None,
+    scenario: Annotated[str, typer.Option("--scenario", help=f"{', '.join(SCENARIOS)}.")] = "matrix",
     routes: Annotated[str | None, typer.Option("--routes", help="R,..; all of them unless given.")] = None,
     concurrency: Annotated[str, typer.Option("--concurrency", help="Numbers of clients.")] = "1,2,4,8,16",
     arms: Annotated[str, typer.Option("--arms", help="plain, DRAFTER:K and tuned.")] = "plain,ngram:4,tuned",
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Each cell so often, the order reversed.")] = 3,
+    languages: Annotated[str, typer.Option("--languages", help="drafters: prompts in these.")] = "code,en,de,fr",
+    lengths: Annotated[str, typer.Option("--lengths", help="drafters: block lengths that are tried.")] = "2,4,8",
+    prompts: Annotated[int, typer.Option("--prompts", min=1, help="drafters, transformers: prompts of each.")] = 4,
+    tokens: Annotated[int, typer.Option("--tokens", min=2, help="Longest output.")] = 64,
+    requests: Annotated[int, typer.Option("--requests", min=2, help="cancel, preempt, fragment: together.")] = 64,
+    assistant: Annotated[
+        str | None, typer.Option("--assistant", help="transformers: folder of an assistant model.", show_default=False)
+    ] = None,
     json_path: JsonFile = None,
 ) -> None:
-    """Measure arms against each other on the workload, in turn within one process."""
+    """Measure on this machine: arms on the workload, the floor, drafters, other engines, and how serving holds up."""
     settings = load_settings(config, _given({"model": {"path": model}})).settings
     chosen = list(settings.routes) if routes is None else _listed(routes)
     for route in chosen:
         if route not in settings.routes:
             known = ", ".join(settings.routes)
             raise typer.BadParameter(f"{route!r} is not configured; use some of {known}.", param_hint="--routes")
-    clients = [_positive(part) for part in _listed(concurrency)]
+    options = BenchOptions(
+        scenario=scenario,
+        routes=chosen,
+        concurrency=[_positive(part, "--concurrency") for part in _listed(concurrency)],
+        arms=_listed(arms),
+        repeats=repeats,
+        json_path=json_path,
+        languages=_listed(languages),
+        lengths=[_positive(part, "--lengths") for part in _listed(lengths)],
+        prompts=prompts,
+        tokens=tokens,
+        assistant=assistant,
+        requests=requests,
+    )
     with _starting():
-        from tuner import bench as runner
+        from tuner.bench.runner import run_bench
 
-        raise typer.Exit(
-            runner.run_bench(settings, chosen, clients, _listed(arms), repeats, json_path, Console(log_path=False))
-        )
+        raise typer.Exit(run_bench(settings, options, Console(log_path=False)))
 
 
 def fetch() -> None:
@@ -154,7 +175,7 @@ def _listed(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _positive(text: str) -> int:
+def _positive(text: str, option: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise typer.BadParameter(f"{text!r} is not a number above 0.", param_hint="--concurrency")
+        raise typer.BadParameter(f"{text!r} is not a number above 0.", param_hint=option)
     return int(text)

@@ -1,0 +1,1 @@
+"""``paceline bench``: what the engine and its drafters give on this machine, one scenario at a time."""

@@ -1,0 +1,111 @@
+"""What every scenario prints and writes: the machine, the command, figures with intervals, and bars."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from policies.types import EngineInfo, Interval
+from tuner.bench.options import BenchOptions
+from tuner.machine import describe_machine
+
+NEGATIVE_VERDICT = 3
+"""The exit code when a bar fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Something that must hold, and what was measured of it."""
+
+    name: str
+    measured: Interval | None
+    """None when it could not be measured."""
+    bar: float
+    at_least: bool = True
+
+    @property
+    def verdict(self) -> str:
+        """``holds`` and ``misses`` go by the estimate; ``fails`` only when the 95 % interval excludes the bar."""
+        if self.measured is None:
+            return "not measured"
+        found = self.measured
+        holds = found.estimate >= self.bar if self.at_least else found.estimate <= self.bar
+        if holds:
+            return "holds"
+        excluded = found.high < self.bar if self.at_least else found.low > self.bar
+        return "fails" if excluded else "misses, within its interval"
+
+    def row(self) -> dict[str, Any]:
+        """As the JSON file has it."""
+        return {
+            "name": self.name,
+            "measured": None if self.measured is None else interval_row(self.measured),
+            "bar": self.bar,
+            "at_least": self.at_least,
+            "verdict": self.verdict,
+        }
+
+    def __str__(self) -> str:
+        sign = "at least" if self.at_least else "at most"
+        found = "-" if self.measured is None else interval_text(self.measured)
+        return f"{self.name}: {found}, bar {sign} {self.bar:g}: {self.verdict}"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a scenario found."""
+
+    body: Mapping[str, Any]
+    """Its own part of the JSON file."""
+    bars: Sequence[Bar] = ()
+    faults: Sequence[str] = ()
+    """Sentences about what must not be: a text that differs, a block that is lost."""
+
+    @property
+    def exit_code(self) -> int:
+        failed = any(bar.verdict == "fails" for bar in self.bars)
+        return NEGATIVE_VERDICT if failed or self.faults else 0
+
+
+def interval_text(found: Interval) -> str:
+    """``1.42 [1.31, 1.55]``; without a bound after a single pair."""
+    if math.isinf(found.high):
+        return f"{found.estimate:.2f}"
+    return f"{found.estimate:.2f} [{found.low:.2f}, {found.high:.2f}]"
+
+
+def interval_row(found: Interval) -> dict[str, float | None]:
+    """JSON knows no infinity: after a single pair `high` is null."""
+    return {"estimate": found.estimate, "low": found.low, "high": None if math.isinf(found.high) else found.high}
+
+
+def finish(console: Console, options: BenchOptions, info: EngineInfo | None, report: Report) -> int:
+    """Print the bars, the machine and the command, and write the JSON. Returns the exit code."""
+    for bar in report.bars:
+        console.print(str(bar), markup=False, highlight=False)
+    for fault in report.faults:
+        console.print(f"FAULT: {fault}", markup=False, highlight=False)
+    machine = describe_machine(info)
+    console.print(machine_text(machine), markup=False, highlight=False)
+    console.print(options.command, markup=False, highlight=False)
+    if options.json_path is not None:
+        _write(options.json_path, options, machine, report)
+    return report.exit_code
+
+
+def machine_text(machine: Mapping[str, object]) -> str:
+    """The machine in one line."""
+    text = f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB"
+    if "model" in machine:
+        text += f"; {machine['model']} in {machine['dtype']}, {machine['threads']} engine threads"
+    return text
+
+
+def _write(path: Path, options: BenchOptions, machine: Mapping[str, object], report: Report) -> None:
+    content = {"scenario": options.scenario, "machine": machine, "command_line": options.command} | dict(report.body)
+    content |= {"bars": [bar.row() for bar in report.bars], "faults": list(report.faults)}
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")

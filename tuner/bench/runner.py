@@ -1,0 +1,35 @@
+"""Runs the scenario that was asked for."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from rich.console import Console
+
+from policies.types import EngineInfo
+from tuner.bench.matrix import run_matrix
+from tuner.bench.options import SCENARIOS, BenchOptions
+from tuner.bench.report import Report, finish
+from tuner.settings import Settings, SettingsError
+
+Scenario = Callable[[Settings, BenchOptions, Console], Coroutine[Any, Any, tuple[EngineInfo | None, Report]]]
+
+RUNNERS: dict[str, Scenario] = {
+    "matrix": run_matrix,
+}
+
+
+def run_bench(settings: Settings, options: BenchOptions, console: Console) -> int:
+    """Run the scenario, print what it found, write the JSON. Returns the exit code: 3 when a bar fails.
+
+    Raises:
+        SettingsError, WorkloadError: what was asked for cannot be measured; known before anything starts.
+        LoadError: a request failed.
+    """
+    if options.scenario not in RUNNERS:
+        raise SettingsError(f"--scenario is {options.scenario!r}; choose from {', '.join(SCENARIOS)}.")
+    for name in ("routes", "concurrency", "arms", "languages", "lengths"):
+        if not getattr(options, name):
+            raise SettingsError(f"--{name} is empty; give at least one, or leave the option out.")
+    info, report = asyncio.run(RUNNERS[options.scenario](settings, options, console))
+    return finish(console, options, info, report)
