@@ -89,7 +89,7 @@ class SuffixDrafter:
     """`engine.drafter.Drafter` over suffix automata."""
 
     name = "suffix"
-    context_limit = None
+    context_limit: int | None = None
 
     def __init__(
         self,
