@@ -111,7 +111,7 @@ class Acceptance:
     def fold(self, stats: CycleStats) -> None:
         """Count the blocks and shadows of one cycle."""
         for sequence in stats.sequences:
-            length = _observed_length(sequence)
+            length = observed_length(sequence)
             if length > 0:
                 self.add_block(
                     sequence.drafter,
@@ -239,7 +239,24 @@ class Acceptance:
         self._cells = cells
 
 
-def _observed_length(sequence: SequenceStats) -> int:
+def product_limit(blocks: Iterable[tuple[int, int]], length: int) -> tuple[float, ...]:
+    """S_1..S_length from (k, a) of each block, pooled with nothing; shorter where no block reached a position."""
+    cell = _Cell()
+    for requested, accepted in blocks:
+        cell.add(0, requested, accepted)
+    counts = cell.sums()
+    curve: list[float] = []
+    survival = 1.0
+    for position in range(length):
+        at, accepted_there = _at(counts, 0, position)
+        if not at and survival > 0.0:
+            break
+        survival *= accepted_there / at if at else 0.0
+        curve.append(survival)
+    return tuple(curve)
+
+
+def observed_length(sequence: SequenceStats) -> int:
     """The k under which a block is counted; 0 if the cycle shows nothing of it."""
     if sequence.drafter == PLAIN or sequence.requested == 0:
         return 0
