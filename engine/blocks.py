@@ -94,9 +94,9 @@ class Blocks:
             return None
         for block in found:
             self._share(block)
-        table = self._tables[request_key] = _Table(found, len(found), text)
-        table.blocks.extend(self._take() for _ in range(needed))
         self.reused_tokens += len(found) * BLOCK_TOKENS
+        table = _Table([*found, *(self._take() for _ in range(needed))], len(found), text)
+        self._tables[request_key] = table
         return table.blocks
 
     def reuse(self, request_key: int, tokens: Sequence[int]) -> int:

@@ -1,7 +1,7 @@
 """A target whose text is a plain function of seed and prefix, for tests of the loop.
 
-It stands for the decoder and its verification. Each row's prefix is read from a cache as the rows wrote it: a wrong
-slot, a wrong position, a hole or a stale draft changes the text, as it would in the real one.
+It stands for the decoder and its verification. Each row's prefix is read from a paged cache as the rows wrote it: a
+wrong block, a wrong position, a hole or a stale draft changes the text, as it would in the real one.
 """
 
 import hashlib
@@ -9,13 +9,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.blocks import Blocks, blocks_for
+from engine.blocks import BLOCK_TOKENS, Blocks, blocks_for
 from engine.drafter import SILENT, Drafter, Proposal
 from engine.loop import EngineLoop
 from engine.messages import CycleDone, Finished, FromEngine, Sampling, SequenceFailed, StatusIs, Submit, ToEngine
 from engine.ngram import NgramDrafter
 from engine.request import RunningSequence
-from kernels.sampling import Block
+from engine.rows import Rows
+from kernels.sampling import Block, Chosen, TokenLogprob
 from policies.types import MAX_BLOCK_LENGTH, Context, CycleStats, Decision, EngineStatus, FinishReason, Reason
 
 VOCABULARY = 6
@@ -23,23 +24,24 @@ PIECES = (b"a", b"bc", "é".encode(), "é".encode()[:1], "é".encode()[1:], b" "
 """Bytes of each token: one letter, two letters, a whole character, and the two halves of it."""
 
 
-def next_token(seed: int, choice: int, prefix: Sequence[int]) -> int:
-    """The target's token after `prefix`: mostly a function of the last token, so that n-grams find something."""
-    whole = _hash(seed, choice, *prefix)
+def next_token(sampling: Sampling, position: int, prefix: Sequence[int]) -> int:
+    """The token at output position `position`, after `prefix`: mostly a function of the last token, so that n-grams
+    find something."""
+    whole = _hash(sampling.seed, sampling.choice, position, *prefix)
     if whole % 4 == 0:
         return whole // 4 % VOCABULARY
-    return _hash(seed, prefix[-1]) % VOCABULARY
+    return _hash(sampling.seed, prefix[-1]) % VOCABULARY
 
 
 def _hash(*values: int) -> int:
     return int.from_bytes(hashlib.blake2b(repr(values).encode(), digest_size=8).digest(), "big")
 
 
-def endless_text(prompt: Sequence[int], sampling: Sampling, length: int) -> list[int]:
-    """The first `length` output tokens, without regard to any end."""
+def endless_text(prompt: Sequence[int], sampling: Sampling, length: int, *, position: int = 0) -> list[int]:
+    """`length` output tokens from output position `position` on, without regard to any end."""
     tokens = list(prompt)
-    for _ in range(length):
-        tokens.append(next_token(sampling.seed, sampling.choice, tokens))
+    for place in range(position, position + length):
+        tokens.append(next_token(sampling, place, tokens))
     return tokens[len(prompt) :]
 
 
@@ -55,62 +57,78 @@ def ended_text(message: Submit, context_limit: int) -> tuple[list[int], FinishRe
 
 
 class ScriptedTarget:
-    """`engine.loop.PrefillTarget` by `next_token`."""
+    """`engine.loop.PrefillTarget` by `next_token`, over a paged cache of tokens."""
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, blocks: int, capacity: int) -> None:
         self._capacity = capacity
-        self._cache: dict[int, dict[int, int]] = {}
-        self._prompts: dict[int, list[int]] = {}
+        self._cache: list[int | None] = [None] * (blocks * BLOCK_TOKENS)
         self.rows = 0
+        self.prefilled = 0
+        """Rows of all prefills."""
         self.passes: list[tuple[int, ...]] = []
         """Drafts of each block, for each verification."""
+        self.broken_seeds: set[int] = set()
+        """A pass with a block of one of these seeds raises."""
+        self.speechless_seeds: set[int] = set()
+        """No number comes out for blocks of these seeds."""
 
-    def verify(
-        self, token_ids: list[int], slots: list[int], positions: list[int], blocks: list[Block]
-    ) -> list[list[int]]:
-        assert len(token_ids) == len(slots) == len(positions) == sum(len(block.drafts) + 1 for block in blocks)
-        for token, slot, position in zip(token_ids, slots, positions, strict=True):
-            assert 0 <= position < self._capacity
-            self._cache[slot][position] = token
+    def verify(self, parts: list[Rows], blocks: list[Block]) -> list[Chosen]:
+        first_row = 0
+        for part, block in zip(parts, blocks, strict=True):
+            assert block.first_row == first_row
+            assert tuple(part.token_ids[1:]) == block.drafts
+            assert part.logit_count == len(part.token_ids)
+            first_row += len(part.token_ids)
+            self._write(part)
         self.passes.append(tuple(len(block.drafts) for block in blocks))
-        self.rows += len(token_ids)
-        emitted = []
-        for block in blocks:
-            rows = range(block.first_row, block.first_row + len(block.drafts) + 1)
-            assert tuple(token_ids[row] for row in rows[1:]) == block.drafts
-            assert len({slots[row] for row in rows}) == 1
-            assert [positions[row] for row in rows] == list(range(positions[rows[0]], positions[rows[0]] + len(rows)))
-            emitted.append(self._choose(slots[rows[0]], positions[rows[0]], block))
-        return emitted
+        self.rows += first_row
+        return [self._choose(part, part.start, block) for part, block in zip(parts, blocks, strict=True)]
 
-    def prefill(self, token_ids: list[int], slot: int, start: int, block: Block | None) -> int | None:
-        assert token_ids
-        if start == 0:
-            self._cache[slot] = {}
-        for position, token in enumerate(token_ids, start):
-            self._cache[slot][position] = token
+    def prefill(self, part: Rows, block: Block | None) -> Chosen | None:
+        assert part.token_ids
+        assert part.logit_count == (block is not None)
+        self._write(part)
+        self.prefilled += len(part.token_ids)
         if block is None:
             return None
-        last = start + len(token_ids) - 1
-        self._prompts[slot] = self._prefix(slot, last)
-        return self._choose(slot, last, block)[0]
+        assert (block.first_row, block.drafts, block.position) == (0, (), 0)
+        return self._choose(part, part.start + len(part.token_ids) - 1, block)
 
-    def _prefix(self, slot: int, last: int) -> list[int]:
-        return [self._cache[slot][position] for position in range(last + 1)]
+    def _write(self, part: Rows) -> None:
+        for position, token in enumerate(part.token_ids, part.start):
+            assert 0 <= position < self._capacity
+            self._cache[part.blocks[position // BLOCK_TOKENS] * BLOCK_TOKENS + position % BLOCK_TOKENS] = token
 
-    def _choose(self, slot: int, first: int, block: Block) -> list[int]:
-        prompt = self._prompts[slot]
-        assert block.position == first + 1 - len(prompt)
-        if block.sampling.penalised:
-            assert block.prompt_tokens == frozenset(prompt)
-            assert block.output_counts == Counter(self._prefix(slot, first)[len(prompt) :])
+    def _prefix(self, part: Rows, last: int) -> list[int]:
+        tokens = [
+            self._cache[part.blocks[position // BLOCK_TOKENS] * BLOCK_TOKENS + position % BLOCK_TOKENS]
+            for position in range(last + 1)
+        ]
+        assert None not in tokens, "a row sees a position that nobody wrote"
+        return [token for token in tokens if token is not None]
+
+    def _choose(self, part: Rows, first: int, block: Block) -> Chosen:
+        sampling = block.sampling
+        if sampling.seed in self.broken_seeds:
+            raise ZeroDivisionError(f"seed {sampling.seed}")
+        if sampling.seed in self.speechless_seeds:
+            return Chosen(())
+        before = self._prefix(part, first)
+        prompt_length = len(before) - block.position
+        assert prompt_length > 0
+        if sampling.penalised:
+            assert block.prompt_tokens == frozenset(before[:prompt_length])
+            assert block.output_counts == Counter(before[prompt_length:])
+        if sampling.tail_length:
+            assert block.tail == tuple(before[-sampling.tail_length :])
         tokens: list[int] = []
         for offset in range(len(block.drafts) + 1):
-            prefix = self._prefix(slot, first + offset)
-            tokens.append(next_token(block.sampling.seed, block.sampling.choice, prefix))
+            tokens.append(next_token(sampling, block.position + offset, self._prefix(part, first + offset)))
             if offset == len(block.drafts) or tokens[-1] != block.drafts[offset]:
                 break
-        return tokens
+        if block.top_logprobs is None:
+            return Chosen(tuple(tokens))
+        return Chosen(tuple(tokens), tuple(TokenLogprob(-float(token), ()) for token in tokens))
 
 
 @dataclass(slots=True)
@@ -119,6 +137,8 @@ class ForesightDrafter:
 
     name: str
     right_of_ten: int
+    memory_bytes: int = 0
+    context_limit: int | None = None
 
     def propose(self, sequences: Sequence[RunningSequence], lengths: Sequence[int]) -> list[Proposal]:
         return [self._one(sequence, length) for sequence, length in zip(sequences, lengths, strict=True)]
@@ -126,12 +146,15 @@ class ForesightDrafter:
     def _one(self, sequence: RunningSequence, length: int) -> Proposal:
         lot = _hash(sequence.key, *sequence.tokens)
         offered = length if lot % 3 else lot % (length + 1)
-        text = endless_text(sequence.tokens, sequence.sampling, offered)
+        text = endless_text(sequence.tokens, sequence.sampling, offered, position=sequence.output_length)
         drafts = tuple(
             token if _hash(lot, place) % 10 < self.right_of_ten else (token + 1) % VOCABULARY
             for place, token in enumerate(text)
         )
         return Proposal(drafts, 1 + lot % 4) if drafts else SILENT
+
+    def observe(self, sequence: RunningSequence, emitted: Sequence[int]) -> None:
+        """Nothing is kept."""
 
     def release(self, request_key: int) -> None:
         """Nothing is kept."""
@@ -202,15 +225,17 @@ class Rig:
     def __init__(
         self, *, slots: int = 4, context_limit: int = 96, chunk: int = 7, blocks: int | None = None, right: int = 8
     ) -> None:
-        self.target = ScriptedTarget(context_limit)
+        self.blocks = Blocks(slots, slots * blocks_for(context_limit) if blocks is None else blocks)
+        self.target = ScriptedTarget(self.blocks.blocks, context_limit)
         self.delivered = Delivered()
-        self.watched = {
-            drafter.name: Watched(drafter)
-            for drafter in (NgramDrafter(1, 4), ForesightDrafter("foresight", right), ForesightDrafter("wrong", 0))
-        }
+        drafters: tuple[Drafter, ...] = (
+            NgramDrafter(1, 4),
+            ForesightDrafter("foresight", right),
+            ForesightDrafter("wrong", 0),
+        )
+        self.watched = {drafter.name: Watched(drafter) for drafter in drafters}
         self.byte_loads = 0
         self.context_limit = context_limit
-        self.blocks = Blocks(slots, slots * blocks_for(context_limit) if blocks is None else blocks)
         self.loop = EngineLoop(
             target=self.target,
             drafters=self.watched,
@@ -227,6 +252,7 @@ class Rig:
 
     def step(self, *messages: ToEngine) -> None:
         self.loop.step(messages)
+        self.loop.scheduler.check()
 
     def run(self, *messages: ToEngine, steps: int = 2000) -> None:
         """Step until nothing is left to do."""
@@ -238,7 +264,7 @@ class Rig:
         raise AssertionError(f"still busy after {steps} steps")
 
     def assert_nothing_is_held(self) -> None:
-        self.blocks.check()
+        self.blocks.check({})
         assert (self.blocks.free_slots, self.blocks.free_blocks) == (self.blocks.slots, self.blocks.blocks)
         assert all(not watched.kept for watched in self.watched.values())
 
@@ -258,20 +284,34 @@ class Watched:
 
     def __init__(self, drafter: Drafter) -> None:
         self.name = drafter.name
+        self.memory_bytes = drafter.memory_bytes
+        self.context_limit = drafter.context_limit
         self._drafter = drafter
         self.offers: list[Offer] = []
         self.calls = 0
         self.kept: set[int] = set()
+        self.releases: list[int] = []
+        self.observed: dict[int, list[int]] = {}
+        """The output of each sequence, as it was told."""
 
     def propose(self, sequences: Sequence[RunningSequence], lengths: Sequence[int]) -> list[Proposal]:
         self.calls += 1
         proposals = self._drafter.propose(sequences, lengths)
         for sequence, length, proposal in zip(sequences, lengths, proposals, strict=True):
             assert 0 < length <= MAX_BLOCK_LENGTH
+            assert len(sequence.blocks) * BLOCK_TOKENS >= len(sequence.tokens) + length, "no room for its drafts"
             self.offers.append(Offer(sequence.key, sequence.output_length, length, proposal))
             self.kept.add(sequence.key)
         return proposals
 
+    def observe(self, sequence: RunningSequence, emitted: Sequence[int]) -> None:
+        output = self.observed.setdefault(sequence.key, [])
+        output.extend(emitted)
+        assert output == sequence.tokens[sequence.prompt_length :]
+        self.kept.add(sequence.key)
+        self._drafter.observe(sequence, emitted)
+
     def release(self, request_key: int) -> None:
+        self.releases.append(request_key)
         self.kept.discard(request_key)
         self._drafter.release(request_key)
