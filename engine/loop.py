@@ -275,6 +275,7 @@ class EngineLoop:
             shadows=result.shadows if result else (),
             preemptions=self.scheduler.preemptions - self._told_preemptions,
             reused_tokens=self.scheduler.blocks.reused_tokens - self._told_reused_tokens,
+            ended_at=time.monotonic(),
         )
         self._told_preemptions = self.scheduler.preemptions
         self._told_reused_tokens = self.scheduler.blocks.reused_tokens

@@ -435,6 +435,8 @@ class CycleStats:
     """Sequences that gave their KV blocks back and wait again, since the stats before."""
     reused_tokens: int = 0
     """Positions of the KV cache taken over from earlier sequences instead of computed, since the stats before."""
+    ended_at: float = 0.0
+    """`time.monotonic()` when its tokens left the engine; 0.0 for cycles of the calibration."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from policies.types import MAX_BLOCK_LENGTH, BlockEnd, Context, ShadowStats
 from tests.tuner.simulated_engine import cycle, sequence
-from tuner.acceptance import Acceptance, Curve
+from tuner.acceptance import Acceptance, Curve, product_limit
 
 CHAT = Context("m", "chat", "en")
 KEY = ("chat", "en")
@@ -47,6 +47,13 @@ def test_hazards_are_the_product_limit_of_the_counts(observed: list[tuple[int, i
             break
         survival *= kept / at
         assert curve[j - 1] == pytest.approx(survival, abs=1e-9)
+        assert product_limit(observed, j)[-1] == pytest.approx(survival, abs=1e-9)
+
+
+def test_the_product_limit_ends_where_no_block_reached_and_stays_at_zero_where_all_were_rejected() -> None:
+    assert product_limit([(2, 2), (2, 1)], 4) == (1.0, 0.5)
+    assert product_limit([(4, 1), (2, 1)], 4) == (1.0, 0.0, 0.0, 0.0)
+    assert product_limit([], 4) == ()
 
 
 def test_mixed_lengths_and_cut_blocks_do_not_bias_the_curve() -> None:
