@@ -3,13 +3,16 @@
 import dataclasses
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
-from engine.cycle import CycleResult, run_cycle
+from engine.cycle import CycleResult, block_length, run_cycle
 from engine.drafter import SILENT, Proposal
+from engine.faults import FAULT, NO_CHOICE
 from engine.messages import Sampling
 from engine.request import RunningSequence
-from kernels.sampling import Block
+from engine.rows import Rows
+from kernels.sampling import Block, Chosen, DraftProbs, TokenLogprob
 from policies.types import (
     INITIAL_CYCLE_POLICY,
     MAX_BLOCK_LENGTH,
@@ -31,33 +34,37 @@ class Counting:
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
-        self.rows: tuple[list[int], list[int], list[int]] = [], [], []
+        self.parts: list[Rows] = []
 
-    def verify(
-        self, token_ids: list[int], slots: list[int], positions: list[int], blocks: list[Block]
-    ) -> list[list[int]]:
-        self.blocks, self.rows = blocks, (token_ids, slots, positions)
+    def verify(self, parts: list[Rows], blocks: list[Block]) -> list[Chosen]:
+        self.blocks, self.parts = blocks, parts
         chosen = []
         for block in blocks:
             kept = 0
             while kept < len(block.drafts) and block.drafts[kept] == block.position + kept:
                 kept += 1
-            chosen.append([block.position + place for place in range(kept + 1)])
+            chosen.append(Chosen(tuple(block.position + place for place in range(kept + 1))))
         return chosen
 
 
 class Offering:
     """A drafter that offers what it was given."""
 
-    name = "ngram"
-
     def __init__(self, *proposals: Proposal) -> None:
+        self.name = "ngram"
+        self.memory_bytes = 0
+        self.context_limit: int | None = None
         self._proposals = list(proposals)
         self.asked: list[int] = []
+        self.observed: list[tuple[int, tuple[int, ...]]] = []
 
     def propose(self, sequences: Sequence[RunningSequence], lengths: Sequence[int]) -> list[Proposal]:
         self.asked.extend(lengths)
         return [self._proposals.pop(0) for _ in sequences]
+
+    def observe(self, sequence: RunningSequence, emitted: Sequence[int]) -> None:
+        assert sequence.tokens[-len(emitted) :] == list(emitted)
+        self.observed.append((sequence.key, tuple(emitted)))
 
     def release(self, request_key: int) -> None:
         """Nothing is kept."""
@@ -66,12 +73,12 @@ class Offering:
 def running(
     chosen: Decision | None = None, *, key: int = 1, max_tokens: int = 100, stop_token_ids: tuple[int, ...] = ()
 ) -> RunningSequence:
-    """A sequence that has emitted token 0, in the slot of its key."""
+    """A sequence that has emitted token 0, in the block of its key."""
     message = submit(
         key, (50, 51), max_tokens=max_tokens, stop_token_ids=stop_token_ids, chosen=chosen or decision("ngram", 8)
     )
     sequence = RunningSequence(message, (), 1000)
-    sequence.slot = key
+    sequence.blocks = [key]
     sequence.append([0], list(PIECES))
     return sequence
 
@@ -80,13 +87,15 @@ def cycle(
     sequences: Sequence[RunningSequence], *proposals: Proposal, policy: CyclePolicy = INITIAL_CYCLE_POLICY
 ) -> tuple[CycleResult, Counting, Offering]:
     target, drafter = Counting(), Offering(*proposals)
-    return run_cycle(target, {"ngram": drafter}, sequences, policy, list(PIECES)), target, drafter
+    requested = [block_length(sequence, policy) for sequence in sequences]
+    result = run_cycle(target, {"ngram": drafter}, sequences, requested, policy, list(PIECES))
+    return result, target, drafter
 
 
 def test_the_pass_has_each_last_token_and_its_drafts_at_their_positions() -> None:
     sequences = [running(key=3), running(decision(), key=5), running(key=9)]
     result, target, _ = cycle(sequences, Proposal((1, 7), 1), Proposal((1,), 1))
-    assert target.rows == ([0, 1, 7, 0, 0, 1], [3, 3, 3, 5, 9, 9], [2, 3, 4, 2, 2, 3])
+    assert target.parts == [Rows((0, 1, 7), 2, [3], 3), Rows((0,), 2, [5], 1), Rows((0, 1), 2, [9], 2)]
     assert [(block.first_row, block.drafts, block.position) for block in target.blocks] == [
         (0, (1, 7), 1),
         (3, (), 1),
@@ -214,15 +223,93 @@ def test_penalties_see_the_prompt_and_the_output_before_the_block() -> None:
     counts_at_the_pass: list[dict[int, int]] = []
 
     class Reading(Counting):
-        def verify(
-            self, token_ids: list[int], slots: list[int], positions: list[int], blocks: list[Block]
-        ) -> list[list[int]]:
+        def verify(self, parts: list[Rows], blocks: list[Block]) -> list[Chosen]:
             assert blocks[0].output_counts is not None
             counts_at_the_pass.append(dict(blocks[0].output_counts))
             assert blocks[0].prompt_tokens == {50, 51}
-            return super().verify(token_ids, slots, positions, blocks)
+            return super().verify(parts, blocks)
 
     for _ in range(2):
         drafter = Offering(Proposal((sequence.output_length, 77), 1))
-        run_cycle(Reading(), {"ngram": drafter}, [sequence], INITIAL_CYCLE_POLICY, [])
+        run_cycle(Reading(), {"ngram": drafter}, [sequence], [8], INITIAL_CYCLE_POLICY, [])
     assert counts_at_the_pass == [{0: 1}, {0: 1, 1: 1, 2: 1}]
+
+
+def test_every_drafter_observes_what_every_sequence_emitted() -> None:
+    sequences = [running(key=1), running(decision(), key=2), running(key=3, stop_token_ids=(1,))]
+    target, drafters = Counting(), {"ngram": Offering(Proposal((1, 7), 1), SILENT), "other": Offering()}
+    run_cycle(target, drafters, sequences, [8, 0, 8], INITIAL_CYCLE_POLICY, [])
+    for drafter in drafters.values():
+        assert drafter.observed == [(1, (1, 2)), (2, (1,)), (3, (1,))]
+
+
+def test_the_distributions_of_the_verified_drafts_reach_the_verifier() -> None:
+    policy = dataclasses.replace(
+        INITIAL_CYCLE_POLICY, cost=FREE, default_survivals={"ngram": Survival(((), (0.9, 0.9)))}
+    )
+    drawn = DraftProbs(np.array([1, 4]), np.array([0.75, 0.25], np.float32))
+    sequences = [running(decision("ngram", 8, forced=False), key=1), running(key=2)]
+    _, target, _ = cycle(sequences, Proposal((1, 4, 4), 1, (drawn, None, drawn)), Proposal((1,), 1), policy=policy)
+    assert [(block.drafts, block.draft_probs) for block in target.blocks] == [((1, 4), (drawn, None)), ((1,), None)]
+
+
+def test_a_block_has_the_tokens_before_it_that_bad_words_and_watermarks_look_at() -> None:
+    sampling = Sampling(bad_words=((5, 6, 7), (9,)))
+    sequence = RunningSequence(submit(1, (50, 51), sampling=sampling), (), 1000)
+    sequence.blocks = [1]
+    sequence.append([0], [])
+    _, target, _ = cycle([sequence, running(decision())])
+    assert [block.tail for block in target.blocks] == [(51, 0), ()]
+
+
+class Logging(Counting):
+    """With a log-probability for each token."""
+
+    def verify(self, parts: list[Rows], blocks: list[Block]) -> list[Chosen]:
+        assert [block.top_logprobs for block in blocks] == [2]
+        return [
+            Chosen(chosen.tokens, tuple(TokenLogprob(-float(token), ()) for token in chosen.tokens))
+            for chosen in super().verify(parts, blocks)
+        ]
+
+
+def test_report_32_no_logprob_passes_the_end_of_a_sequence_in_the_middle_of_a_block() -> None:
+    message = submit(1, (50, 51), stop_token_ids=(2,), chosen=decision("ngram", 8))
+    sequence = RunningSequence(dataclasses.replace(message, top_logprobs=2), (), 1000)
+    sequence.append([0], [])
+    result = run_cycle(
+        Logging(), {"ngram": Offering(Proposal((1, 2, 3), 1))}, [sequence], [8], INITIAL_CYCLE_POLICY, []
+    )
+    assert result.emissions[0].token_ids == (1, 2)
+    assert [logprob.logprob for logprob in result.emissions[0].logprobs] == [-1.0, -2.0]
+
+
+BREAKING, SPEECHLESS = 7654321, 7654322
+
+
+class Faulty(Counting):
+    """A pass raises while one sequence, known by its last token, is in it; another has no finite logits."""
+
+    def verify(self, parts: list[Rows], blocks: list[Block]) -> list[Chosen]:
+        for part in parts:
+            if part.token_ids[0] == BREAKING:
+                raise ZeroDivisionError(f"token {part.token_ids[0]}")
+        return [
+            Chosen(()) if part.token_ids[0] == SPEECHLESS else chosen
+            for part, chosen in zip(parts, super().verify(parts, blocks), strict=True)
+        ]
+
+
+def test_one_sequence_that_makes_the_pass_fail_and_one_without_numbers_fail_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sequences = [running(decision(), key=key) for key in (1, 2, 3, 4)]
+    sequences[1].tokens[-1] = BREAKING
+    sequences[2].tokens[-1] = SPEECHLESS
+    result = run_cycle(Faulty(), {}, sequences, [0] * 4, INITIAL_CYCLE_POLICY, [])
+    assert [(emission.sequence.key, emission.token_ids) for emission in result.emissions] == [(1, (1,)), (4, (1,))]
+    assert [(sequence.key, sequence.failure) for sequence in result.failed] == [(2, FAULT), (3, NO_CHOICE)]
+    assert [stats.request_key for stats in result.sequences] == [1, 4]
+    assert result.tokens == 2
+    assert "ZeroDivisionError" in caplog.text
+    assert str(BREAKING) not in caplog.text, "the log tells where, and nothing of the text"
