@@ -56,7 +56,7 @@ class Decoder:
         self.blocks = blocks
         self.capacity = capacity
         self.native = native
-        self.dtype = weights.head.dtype
+        self.dtype = weights.dtype
         self._cache = KvCache(
             layers=config.num_layers,
             blocks=blocks,
@@ -64,17 +64,17 @@ class Decoder:
             head_dim=config.head_dim,
             dtype=self.dtype,
         )
-        self.features = (
-            torch.zeros(blocks * BLOCK_TOKENS, config.hidden_size, dtype=self.dtype) if features else None
-        )
+        self.features = torch.zeros(blocks * BLOCK_TOKENS, config.hidden_size, dtype=self.dtype) if features else None
         self._kept: list[Tensor] = []
         self._layers = (Layer * config.num_layers)()
-        for index, layer in enumerate(weights.layers):
-            self._layers[index] = self._layer(index, layer)
+        layers = iter(weights.layers)
+        for index in range(config.num_layers):
+            # no name holds the unpacked layer while the next one is read
+            self._layers[index] = self._layer(index, next(layers))
         frequencies = torch.tensor(config.inverse_frequencies(), dtype=torch.float64).to(torch.float32)
         angles = torch.outer(torch.arange(capacity, dtype=torch.float32), frequencies)
         # A tied head serves as the embedding too: a row of it is found in its strip.
-        embedding = None if weights.head is weights.embedding else self._keep(weights.embedding)
+        embedding = None if config.tied_head else self._keep(weights.read_embedding())
         self.model = Model(
             element=ELEMENTS[self.dtype],
             hidden=config.hidden_size,
@@ -87,7 +87,7 @@ class Decoder:
             capacity=capacity,
             norm_epsilon=config.norm_epsilon,
             layers=ctypes.cast(self._layers, ctypes.POINTER(Layer)),
-            head=self._keep(packed(native, weights.head)),
+            head=self._keep(packed(native, weights.read_head())),
             embedding=embedding,
             norm=self._keep(weights.norm),
             cosines=self._keep(angles.cos() * config.rope_attention_factor),

@@ -1,6 +1,6 @@
 """A model's tensors as the decoder takes them: fused, in one dtype, layer by layer."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -46,16 +46,18 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A whole model. `layers` can be gone through once: each is read when it is asked for, so that whoever packs one
-    and lets go of it before the next holds no more than one unpacked layer."""
+    """A whole model. What is large is read when it is asked for, so that whoever packs one part and lets go of it
+    before the next holds no more than one unpacked part. `layers` can be gone through once."""
 
-    embedding: Tensor
+    dtype: torch.dtype
+    """Of the matrices."""
+    read_embedding: Callable[[], Tensor]
     """[vocabulary, H]."""
+    read_head: Callable[[], Tensor]
+    """[vocabulary, H]; the same numbers as the embedding when the two are tied."""
     layers: Iterable[LayerWeights]
     norm: Tensor
     """[H], float32."""
-    head: Tensor
-    """[vocabulary, H]; the embedding itself when the two are tied."""
 
 
 def model_weights(config: ModelConfig, checkpoint: Checkpoint, dtype: torch.dtype) -> Weights:
@@ -65,18 +67,20 @@ def model_weights(config: ModelConfig, checkpoint: Checkpoint, dtype: torch.dtyp
         ModelError: a tensor is missing, has another shape than the config says, or would not be used.
     """
     expected = model_tensors(config)
-    name = _embedding_name(config, checkpoint)
+    name = embedding_name(config, checkpoint)
     expected[name] = expected.pop(EMBEDDING)
     checkpoint.check(expected, allowed=(HEAD,) if config.tied_head else ())
     _refuse_a_second_head(config, checkpoint)
-    embedding = _stacked(checkpoint, [(name, config.vocab_size)], config.hidden_size, dtype)
+
+    def read(name: str) -> Tensor:
+        return _stacked(checkpoint, [(name, config.vocab_size)], config.hidden_size, dtype)
+
     return Weights(
-        embedding=embedding,
+        dtype=dtype,
+        read_embedding=lambda: read(name),
+        read_head=lambda: read(name if config.tied_head else HEAD),
         layers=_layers(config, checkpoint, dtype),
         norm=_vector(checkpoint, [("model.norm.weight", config.hidden_size)]),
-        head=embedding
-        if config.tied_head
-        else _stacked(checkpoint, [(HEAD, config.vocab_size)], config.hidden_size, dtype),
     )
 
 
@@ -128,7 +132,7 @@ def layer_weights(
     )
 
 
-def _embedding_name(config: ModelConfig, checkpoint: Checkpoint) -> str:
+def embedding_name(config: ModelConfig, checkpoint: Checkpoint) -> str:
     """Tied weights may be stored under either name."""
     return HEAD if config.tied_head and EMBEDDING not in checkpoint and HEAD in checkpoint else EMBEDDING
 
