@@ -27,7 +27,7 @@ from engine.model_fetch import DEFAULT_MODEL, default_model_path, fetch_default_
 from engine.process import EngineClient, EngineGoneError, EngineStartError
 from engine.server.app import ServerOptions, create_app
 from engine.server.tokenizer import load_tokenizer
-from policies import Arm, Context, Decision, DecisionSource, EngineStatus, RequestFeatures
+from policies import Arm, Context, Decision, DecisionSource, EngineInfo, EngineStatus, RequestFeatures
 from policies.records import StoredState
 from policies.store import Store, StoreUnavailableError
 from tuner.api.app import create_admin_app
@@ -247,6 +247,28 @@ def engine_options(settings: Settings) -> EngineOptions:
         kv_blocks=settings.engine.kv_blocks,
         verifier=settings.engine.verifier,
     )
+
+
+async def engine_start_phases(settings: Settings) -> tuple[EngineInfo, dict[str, float]]:
+    """Start the engine alone and end it. Returns the seconds of each phase that it reports, and of the whole start.
+
+    Raises what `running_service` does.
+    """
+    options = engine_options(settings)
+    started = time.perf_counter()
+    marks: list[tuple[str, float]] = [("start of the process", started)]
+
+    def mark(text: str) -> None:
+        name = text.partition(",")[0]
+        if name != marks[-1][0]:
+            marks.append((name, time.perf_counter()))
+
+    client = await EngineClient.start(options, TelemetryQueue(), mark)
+    ended = time.perf_counter()
+    await client.close()
+    ends = [at for _, at in marks[1:]] + [ended]
+    phases = {name: end - begin for (name, begin), end in zip(marks, ends, strict=True)}
+    return client.info, phases | {"whole start": ended - started}
 
 
 def _model_name(given: str | None, path: Path) -> str:

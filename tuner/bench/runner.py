@@ -7,15 +7,23 @@ from typing import Any
 from rich.console import Console
 
 from policies.types import EngineInfo
+from tuner.bench.cold import run_cold
+from tuner.bench.crowd import run_cancel, run_fragment, run_preempt
 from tuner.bench.matrix import run_matrix
 from tuner.bench.options import SCENARIOS, BenchOptions
 from tuner.bench.report import Report, finish
+from tuner.bench.stream import run_stream
 from tuner.settings import Settings, SettingsError
 
 Scenario = Callable[[Settings, BenchOptions, Console], Coroutine[Any, Any, tuple[EngineInfo | None, Report]]]
 
 RUNNERS: dict[str, Scenario] = {
     "matrix": run_matrix,
+    "cold": run_cold,
+    "cancel": run_cancel,
+    "preempt": run_preempt,
+    "fragment": run_fragment,
+    "stream": run_stream,
 }
 
 
