@@ -1,0 +1,222 @@
+"""Learned drafters as files: where they lie, what their drafter.json says, and whether they fit a target.
+
+A folder of ours holds ``drafter.json`` and ``drafter.safetensors``; a folder of Hugging Face holds ``config.json``,
+weights and a tokenizer, and may serve as a draft model. Imports no tensor library.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from engine.model_config import ModelConfig, ModelError, read_config
+from engine.model_fetch import cache_folder
+from engine.rope_scaling import RopeScaling
+from engine.vocabulary import Vocabulary, first_difference, read_vocabulary
+
+FORMAT = 1
+DESCRIPTION = "drafter.json"
+WEIGHTS = "drafter.safetensors"
+SHIPPED = Path(__file__).with_name("drafters")
+NGRAM, SUFFIX = "ngram", "suffix"
+BUILT_IN = (NGRAM, SUFFIX)
+"""Drafters that need no file."""
+
+
+class DrafterError(Exception):
+    """A drafter cannot be found, read or used; the message is one sentence for people, with the remedy."""
+
+
+class DrafterKind(StrEnum):
+    FEATURE_HEAD = "feature_head"
+    DRAFT_MODEL = "draft_model"
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterSpec:
+    """What an operator writes: ``ngram``, ``NAME``, ``FOLDER``, each with ``@DEVICE`` where it is not the CPU."""
+
+    source: str
+    device: str = "cpu"
+
+    @property
+    def name(self) -> str:
+        """What decisions call it: the last part of a folder, else what was written."""
+        return Path(self.source).name
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterFile:
+    """What a folder of ours says of itself, read from its drafter.json."""
+
+    folder: Path
+    name: str
+    kind: DrafterKind
+    config: ModelConfig
+    """Its layers, with the target's hidden size and vocabulary; `max_position` is its own context limit."""
+    target_model: str
+    vocabulary_sha256: str
+    special_tokens: Mapping[str, int]
+    held_out: tuple[float, ...]
+    """S_1..S_8 on text that it was not trained on."""
+    training: Mapping[str, Any]
+
+
+def parse_spec(text: str) -> DrafterSpec:
+    """Read ``SOURCE[@DEVICE]``.
+
+    Raises:
+        DrafterError: nothing is named, or another device than the CPU, which is all that this engine runs on.
+    """
+    source, separator, device = text.rpartition("@")
+    spec = DrafterSpec(source, device) if separator else DrafterSpec(text)
+    if not spec.name:
+        raise DrafterError(f"the drafter {text!r} names nothing; give ngram, suffix, a name or a folder")
+    if spec.device != "cpu":
+        raise DrafterError(f"the drafter {spec.source!r} is placed on {spec.device!r}; this engine has only cpu")
+    return spec
+
+
+def added_folder() -> Path:
+    """Where drafters lie that an operator has added."""
+    return cache_folder() / "drafters"
+
+
+def known_drafters() -> dict[str, Path]:
+    """The folders of shipped and added drafters by name; an added one hides a shipped one of the same name."""
+    folders = [folder for parent in (SHIPPED, added_folder()) if parent.is_dir() for folder in sorted(parent.iterdir())]
+    return {folder.name: folder for folder in folders if (folder / DESCRIPTION).is_file()}
+
+
+def find_drafter(spec: DrafterSpec) -> Path:
+    """The folder of a learned drafter.
+
+    Raises:
+        DrafterError: there is none.
+    """
+    known = known_drafters()
+    if spec.source in known:
+        return known[spec.source]
+    folder = Path(spec.source).expanduser()
+    if (folder / DESCRIPTION).is_file() or (folder / "config.json").is_file():
+        return folder.absolute()
+    names = ", ".join((*BUILT_IN, *known))
+    raise DrafterError(
+        f"there is no drafter {spec.source!r}; give one of {names}, or a folder that holds {DESCRIPTION} or config.json"
+    )
+
+
+def is_ours(folder: Path) -> bool:
+    """Whether `folder` holds a drafter in our format, else a model of Hugging Face's."""
+    return (folder / DESCRIPTION).is_file()
+
+
+def read_drafter(folder: Path) -> DrafterFile:
+    """Read and check `folder`/drafter.json.
+
+    Raises:
+        DrafterError: it is missing, no JSON, of another format, or has a field that cannot be.
+    """
+    file = folder / DESCRIPTION
+    try:
+        said = json.loads(file.read_text(encoding="utf-8"))
+        if said["format"] != FORMAT:
+            raise DrafterError(f"{file} has format {said['format']!r}; this version reads {FORMAT}: train it again")
+        target, shape = said["target"], said["config"]
+        config = ModelConfig(
+            vocab_size=int(target["vocab_size"]),
+            hidden_size=int(target["hidden_size"]),
+            feed_forward_size=int(shape["feed_forward_size"]),
+            num_layers=int(shape["num_layers"]),
+            num_heads=int(shape["num_heads"]),
+            num_kv_heads=int(shape["num_kv_heads"]),
+            head_dim=int(shape["head_dim"]),
+            max_position=int(shape["context_limit"]),
+            norm_epsilon=float(shape["norm_epsilon"]),
+            rope_theta=float(shape["rope_theta"]),
+            rope_scaling=RopeScaling(),
+            tied_head=True,
+        )
+        return DrafterFile(
+            folder=folder,
+            name=str(said["name"]),
+            kind=DrafterKind(said["kind"]),
+            config=config,
+            target_model=str(target["model"]),
+            vocabulary_sha256=str(target["vocabulary_sha256"]),
+            special_tokens={str(text): int(token) for text, token in dict(target["special_tokens"]).items()},
+            held_out=tuple(float(value) for value in said.get("held_out", {}).get("all", ())),
+            training=dict(said.get("training", {})),
+        )
+    except DrafterError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DrafterError(f"{file} cannot be read ({error!r}); train or fetch the drafter again") from error
+
+
+def check_fits(drafter: DrafterFile, target_path: Path, target: ModelConfig, vocabulary: Vocabulary) -> None:
+    """Hold a drafter of ours against a target.
+
+    Raises:
+        DrafterError: the first difference between what it was trained for and the target.
+    """
+    trained_for = f"the drafter {drafter.name!r} was trained for {drafter.target_model}"
+    remedy = f"use it with that model, or train one for {target_path.name}"
+    if drafter.config.hidden_size != target.hidden_size:
+        raise DrafterError(
+            f"{trained_for}, of hidden size {drafter.config.hidden_size}, and the target's is {target.hidden_size}; "
+            f"{remedy}"
+        )
+    ours, theirs = vocabulary.special_tokens, drafter.special_tokens
+    for text in sorted(
+        {*ours, *theirs}, key=lambda text: (min(ours.get(text, 1 << 31), theirs.get(text, 1 << 31)), text)
+    ):
+        if ours.get(text) != theirs.get(text):
+            raise DrafterError(
+                f"{trained_for}: the control token {text!a} has id {_id(ours, text)} in the target and "
+                f"{_id(theirs, text)} there; {remedy}"
+            )
+    if drafter.vocabulary_sha256 != vocabulary.sha256:
+        raise DrafterError(f"{trained_for}, whose vocabulary has other texts than the target's; {remedy}")
+    if drafter.config.vocab_size > target.vocab_size:
+        raise DrafterError(
+            f"{trained_for}, with {drafter.config.vocab_size} rows of embedding, and the target has "
+            f"{target.vocab_size}; {remedy}"
+        )
+
+
+def check_model_fits(folder: Path, target_path: Path) -> ModelConfig:
+    """Hold a model folder that is to serve as a draft model against a target; padded rows are no difference.
+
+    Raises:
+        DrafterError: the first token in which their vocabularies differ, or a model that is not supported.
+    """
+    try:
+        config = read_config(folder)
+        difference = first_difference(read_vocabulary(target_path), read_vocabulary(folder))
+    except ModelError as error:
+        raise DrafterError(f"the drafter {folder.name!r} cannot be used: {error}") from error
+    if difference is not None:
+        raise DrafterError(
+            f"the drafter {folder.name!r} has another vocabulary: {difference}; use a model of the target's family"
+        )
+    return config
+
+
+def fitting_drafters(target_path: Path) -> tuple[str, ...]:
+    """The names of every drafter that the target can use without being told: built in, shipped and added."""
+    target, vocabulary = read_config(target_path), read_vocabulary(target_path)
+    names = list(BUILT_IN)
+    for name, folder in known_drafters().items():
+        try:
+            check_fits(read_drafter(folder), target_path, target, vocabulary)
+        except DrafterError:
+            continue  # the answer: nobody asked for this one by name
+        names.append(name)
+    return tuple(names)
+
+
+def _id(tokens: Mapping[str, int], text: str) -> str:
+    return str(tokens[text]) if text in tokens else "none"
