@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import uvicorn
@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from sqlalchemy import make_url
 
+from engine.floor import Floor as Floor
 from engine.messages import EngineOptions
 from engine.model_check import is_complete
 from engine.model_config import ModelError, read_config
@@ -247,6 +248,13 @@ def engine_options(settings: Settings) -> EngineOptions:
         kv_blocks=settings.engine.kv_blocks,
         verifier=settings.engine.verifier,
     )
+
+
+def floor_of(settings: Settings, rounds: int, progress: Callable[[str], None]) -> Floor:
+    """`engine.floor_run.measure_floor` of the model that is configured, in this process. Raises ModelError."""
+    from engine.floor_run import measure_floor  # the tensor library, which a server leaves to its engine process
+
+    return measure_floor(engine_options(settings), rounds, progress)
 
 
 async def engine_start_phases(settings: Settings) -> tuple[EngineInfo, dict[str, float]]:

@@ -32,8 +32,9 @@ class SettingsError(Exception):
 
 
 def drafter_name(given: str) -> str:
-    """The name under which a drafter serves: of a folder its last part, else what was given."""
-    return Path(given).name
+    """The name under which a drafter serves: of a folder its last part, else what was given, without its device."""
+    source, separator, _ = given.rpartition("@")
+    return Path(source if separator else given).name
 
 
 def parted(value: object) -> object:

@@ -50,13 +50,10 @@ async def run_cold(settings: Settings, options: BenchOptions, console: Console) 
             for name, seconds in found.items():
                 phases.setdefault(name, []).append(seconds)
     assert info is not None  # repeats is at least 1
-    rows = {"process start to ready": ready, "process start to first token": first} | {
-        f"engine: {name}": seconds for name, seconds in phases.items()
-    }
-    for name, seconds in rows.items():
-        console.print(
-            f"{name}: {percentile(seconds, 0.5):.2f} s ({min(seconds):.2f} to {max(seconds):.2f})", highlight=False
-        )
+    rows: dict[str, list[float]] = {"process start to ready": ready, "process start to first token": first}
+    rows |= {f"engine: {name}": times for name, times in phases.items()}
+    for name, times in rows.items():
+        console.print(f"{name}: {percentile(times, 0.5):.2f} s ({min(times):.2f} to {max(times):.2f})", highlight=False)
     return info, Report({"seconds": rows})
 
 
