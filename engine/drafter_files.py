@@ -1,6 +1,6 @@
 """Learned drafters as files: where they lie, what their drafter.json says, and whether they fit a target.
 
-A folder of ours holds ``drafter.json`` and ``drafter.safetensors``; a folder of Hugging Face holds ``config.json``,
+A folder of ours holds ``drafter.json`` and ``model.safetensors``; a folder of Hugging Face holds ``config.json``,
 weights and a tokenizer, and may serve as a draft model. Imports no tensor library.
 """
 
@@ -18,7 +18,7 @@ from engine.vocabulary import Vocabulary, first_difference, read_vocabulary
 
 FORMAT = 1
 DESCRIPTION = "drafter.json"
-WEIGHTS = "drafter.safetensors"
+WEIGHTS = "model.safetensors"
 SHIPPED = Path(__file__).with_name("drafters")
 NGRAM, SUFFIX = "ngram", "suffix"
 BUILT_IN = (NGRAM, SUFFIX)

@@ -122,6 +122,8 @@ class NativeDraft:
         outputs: int,
         token_ids: Tensor | None,
         join: Join | None,
+        *,
+        keep: object = None,
     ) -> None:
         """
         Args:
@@ -131,10 +133,11 @@ class NativeDraft:
             outputs: rows of the head that count.
             token_ids: int32 [outputs], what each row stands for; None: row i is token i.
             join: of a feature head.
+            keep: whoever owns the memory of `layers`.
         """
         self._native = native
         self._library = bound(native.library)
-        self._kept = (embedder, layers, token_ids, join)
+        self._kept = (embedder, layers, token_ids, join, keep)
         self._model = _DraftModel(
             embedder=ctypes.pointer(embedder),
             layers=ctypes.pointer(layers),
@@ -237,7 +240,8 @@ def draft_sampling(sampling: Sampling, position: int) -> DraftSampling:
 def head_rows(native: NativeThreads, model: Model, token_ids: Tensor, dtype: torch.dtype) -> Tensor:
     """Rows of a packed head, [n, hidden] in `dtype`, which is the model's; `token_ids` is int32 [n]."""
     rows = torch.empty(token_ids.numel(), model.hidden, dtype=dtype)
-    bound(native.library).head_rows(model, token_ids.data_ptr(), token_ids.numel(), rows.data_ptr())
+    if bound(native.library).head_rows(model, token_ids.data_ptr(), token_ids.numel(), rows.data_ptr()):
+        raise MemoryError("no memory for the rows of a head")
     return rows
 
 
@@ -257,7 +261,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "draft_workspace_create": (c_void_p, ()),
     "draft_workspace_destroy": (None, (c_void_p,)),
     "draft": (c_int, (POINTER(_DraftModel), c_void_p, c_void_p, POINTER(_Draft))),
-    "head_rows": (None, (POINTER(Model), c_void_p, c_int, c_void_p)),
+    "head_rows": (c_int, (POINTER(Model), c_void_p, c_int, c_void_p)),
     "gumbel_noise": (None, (POINTER(_Noise), c_void_p, c_int, c_void_p)),
     "choose_draft": (
         DraftChoice,

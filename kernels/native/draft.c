@@ -78,13 +78,17 @@ static void widen(int element, const void *from, float *to, int count) {
     for (int i = 0; i < count; i++) to[i] = float_of(((const uint16_t *)from)[i]);
 }
 
-void head_rows(const Model *model, const int32_t *token_ids, int count, void *rows) {
-    const int words = model->hidden * model->element / 32;
-    for (int row = 0; row < count; row++) {
-        const int token = token_ids[row];
-        const uint32_t *from = (const uint32_t *)model->head + (long)(token / LANES) * words * LANES + token % LANES;
-        for (int word = 0; word < words; word++) ((uint32_t *)rows)[(long)row * words + word] = from[word * LANES];
+int head_rows(const Model *model, const int32_t *token_ids, int count, void *rows) {
+    Model tied = *model; /* without an embedding of its own, what is read is the head */
+    tied.embedding = NULL;
+    float *row = malloc((size_t)model->hidden * sizeof(float));
+    if (!row) return -1;
+    for (int i = 0; i < count; i++) {
+        embed_row(&tied, token_ids[i], row);
+        to_words(model->element, row, (char *)rows + (long)i * model->hidden * model->element / 8, model->hidden);
     }
+    free(row);
+    return 0;
 }
 
 typedef struct {

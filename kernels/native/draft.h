@@ -39,8 +39,8 @@ typedef struct DraftWorkspace DraftWorkspace;
 DraftWorkspace *draft_workspace_create(void);
 void draft_workspace_destroy(DraftWorkspace *workspace);
 
-/* Rows of a model's head, [count, hidden] elements. */
-void head_rows(const Model *model, const int32_t *token_ids, int count, void *rows);
+/* Rows of a model's head, [count, hidden] elements. Returns 0, or -1 where memory is short. */
+int head_rows(const Model *model, const int32_t *token_ids, int count, void *rows);
 
 /* Under noise of its own a draft's length may depend on what is known before the first draw only: see draft.c.
  * Returns 0, or -1 where memory is short. */
