@@ -54,17 +54,16 @@ def model_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def weight_bytes(config: ModelConfig, dtype: str) -> int:
-    """Bytes of the weights as the native decoder holds them.
+    """Bytes of the weights as the native decoder holds them: a tied head serves as the embedding too.
 
-    The embedding lies beside a packed head, also when the two are tied. While it loads, one unpacked layer comes on
-    top, `layer_bytes`, and of an untied head the unpacked one.
+    While it loads, what is unpacked comes on top: one layer, `layer_bytes`, or at the end the head.
 
     Args:
         config: the model's shape.
         dtype: of the weights, a key of `BYTES_OF`; norms and biases are float32 whatever it is.
     """
-    embedding = config.vocab_size * config.hidden_size * BYTES_OF[dtype]
     head = _packed_bytes(config.vocab_size, config.hidden_size, dtype)
+    embedding = 0 if config.tied_head else config.vocab_size * config.hidden_size * BYTES_OF[dtype]
     return embedding + head + config.hidden_size * FLOAT32_BYTES + config.num_layers * layer_bytes(config, dtype)
 
 
