@@ -45,7 +45,9 @@ class _Known:
 class Blocks:
     """Who holds which blocks, for at most `slots` sequences together."""
 
-    def __init__(self, slots: int, blocks: int) -> None:
+    def __init__(self, slots: int, blocks: int, *, reuse: bool = True) -> None:
+        """Without `reuse` no sequence takes over what another one has computed."""
+        self._reuse = reuse
         self.slots = slots
         self.blocks = blocks
         self.reused_tokens = 0
@@ -136,6 +138,8 @@ class Blocks:
 
     def fill(self, request_key: int, tokens: Sequence[int], filled: int) -> None:
         """The first `filled` positions of a sequence hold the first `filled` of `tokens`, for good."""
+        if not self._reuse:
+            return
         table = self._tables[request_key]
         while (table.known + 1) * BLOCK_TOKENS <= filled:
             start = table.known * BLOCK_TOKENS

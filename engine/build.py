@@ -56,7 +56,11 @@ def build_engine(options: EngineOptions, deliver: Callable[[FromEngine], None]) 
             calibration = calibrate(target, options.slots, options.seed, lambda text: deliver(Progress(text)))
         loads = [load for load in LOADS if load <= options.slots] if options.calibrate else [1]
         linear_seconds_by_load = tuple((load, decoder.linear_seconds(load)) for load in loads)
-    blocks = Blocks(options.slots, options.slots * blocks_for(options.context_limit))
+    blocks = Blocks(
+        options.slots,
+        options.kv_blocks or options.slots * blocks_for(options.context_limit),
+        reuse=options.prefix_reuse,
+    )
     vocabulary = decoder.config.vocab_size
     loop = EngineLoop(
         target=target,

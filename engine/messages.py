@@ -162,6 +162,8 @@ class EngineOptions:
     """Drafters to load, in order: ngram, suffix, the name of a shipped or added drafter, or a folder."""
     kv_blocks: int = 0
     """Blocks of the KV cache; 0 takes what every slot needs at the context limit."""
+    prefix_reuse: bool = True
+    """Whether a sequence takes over the KV blocks of an earlier one that begins with the same text."""
     verifier: str = "coupled"
     """`kernels.sampling.Verifier` of requests that name none."""
     calibrate: bool = True

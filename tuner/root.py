@@ -246,6 +246,7 @@ def engine_options(settings: Settings) -> EngineOptions:
         ngram_max_match=settings.engine.ngram_max_match,
         drafters=settings.engine.drafters,
         kv_blocks=settings.engine.kv_blocks,
+        prefix_reuse=settings.engine.prefix_reuse,
         verifier=settings.engine.verifier,
     )
 

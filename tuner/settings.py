@@ -97,6 +97,8 @@ class EngineSettings(_Group):
     """How drafts are verified; only coupled gives the same text for a seed whatever drafts."""
     kv_blocks: Annotated[int, Field(ge=0)] = 0
     """Blocks of 16 tokens in the KV cache; 0 takes what every slot needs at the context limit."""
+    prefix_reuse: bool = True
+    """Whether a prompt takes over what an earlier one with the same beginning has computed; timing then tells of it."""
     price_per_hour: Annotated[float, Field(gt=0.0)] | None = None
     """What the machine costs an hour, in any currency; gives the cost of a million tokens."""
     ngram_min_match: Annotated[int, Field(ge=1)] = 2

@@ -75,6 +75,17 @@ def test_a_text_that_begins_alike_shares_the_blocks_that_are_whole() -> None:
     blocks.check({1: first, 2: second})
 
 
+def test_without_reuse_a_text_that_begins_alike_shares_nothing_and_nothing_is_kept() -> None:
+    blocks = Blocks(slots=3, blocks=20, reuse=False)
+    first = fill(blocks, 1, TEXT[:50])
+    second = fill(blocks, 2, TEXT[:50])
+    assert not set(first) & set(second)
+    assert blocks.reuse(2, TEXT[:50]) == 0
+    blocks.check({1: first, 2: second})
+    blocks.release(1)
+    assert (blocks.reused_tokens, blocks.kept_blocks, blocks.free_blocks) == (0, 0, 16)
+
+
 def test_the_same_tokens_after_another_text_are_another_text() -> None:
     blocks = Blocks(slots=3, blocks=20)
     fill(blocks, 1, (*TEXT[:16], *TEXT[16:32], 0))

@@ -9,6 +9,7 @@ from rich.console import Console
 from policies.types import EngineInfo
 from tuner.bench.cold import run_cold
 from tuner.bench.crowd import run_cancel, run_fragment, run_preempt
+from tuner.bench.drafters import run_drafters
 from tuner.bench.floor import run_floor
 from tuner.bench.matrix import run_matrix
 from tuner.bench.options import SCENARIOS, BenchOptions
@@ -21,6 +22,7 @@ Scenario = Callable[[Settings, BenchOptions, Console], Coroutine[Any, Any, tuple
 RUNNERS: dict[str, Scenario] = {
     "matrix": run_matrix,
     "floor": run_floor,
+    "drafters": run_drafters,
     "cold": run_cold,
     "cancel": run_cancel,
     "preempt": run_preempt,
