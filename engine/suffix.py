@@ -16,7 +16,7 @@ from engine.drafter import SILENT, Proposal
 from engine.request import RunningSequence
 from engine.suffix_automaton import ROOT, SuffixAutomaton
 
-LEVELS = 4
+LEVELS = 3
 """Matches that are blended, the longest first."""
 
 WIDEST = 64
@@ -25,7 +25,7 @@ WIDEST = 64
 MIN_SCORE = 0.3
 """A proposal ends before the product of its probabilities falls under this."""
 
-CONFIDENCE_EDGES = (0.5, 0.7, 0.85, 0.95)
+CONFIDENCE_EDGES = (0.4, 0.7, 0.9, 0.97)
 """Probabilities of the first token from which on a proposal is in bucket 2, 3, 4, 5."""
 
 TOKEN_BYTES = 600
