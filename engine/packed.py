@@ -10,10 +10,10 @@ ELEMENTS = {torch.bfloat16: BFLOAT16, torch.float32: FLOAT32}
 
 
 def packed(native: NativeThreads, weight: Tensor) -> Tensor:
-    """[outputs, inputs] as strips [outputs / 16, inputs / word, 16 words]; outputs are filled up to 16 with zeros."""
+    """[outputs, inputs] as pairs of strips, [outputs / 32, words of the inputs, 32]; zeros fill the last pair up."""
     weight = weight.contiguous()
     outputs, inputs = weight.shape
-    strips = torch.empty(-(-outputs // LANES) * LANES, inputs, dtype=weight.dtype)
+    strips = torch.empty(-(-outputs // (2 * LANES)) * 2 * LANES, inputs, dtype=weight.dtype)
     native.library.pack_strips(ELEMENTS[weight.dtype], weight.data_ptr(), outputs, inputs, strips.data_ptr())
     return strips
 

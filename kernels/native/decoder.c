@@ -193,9 +193,9 @@ int run_layers(const Model *model, Threads *threads, Workspace *workspace, const
 void embed_row(const Model *model, int token, float *hidden) {
     const int words = model->hidden * model->element / 32;
     const uint32_t *from = model->embedding ? (const uint32_t *)model->embedding + (long)token * words
-                                            : (const uint32_t *)model->head + (long)(token / LANES) * words * LANES +
-                                                  token % LANES;
-    const long step = model->embedding ? 1 : LANES;
+                                            : (const uint32_t *)model->head +
+                                                  (long)(token / (2 * LANES)) * words * 2 * LANES + token % (2 * LANES);
+    const long step = model->embedding ? 1 : 2 * LANES;
     for (int word = 0; word < words; word++) {
         const uint32_t bits = from[word * step];
         if (model->element == BFLOAT16) {

@@ -21,6 +21,9 @@
         case 12: call(12, __VA_ARGS__); break;                     \
     }
 
+/* Words before their use at which weights are asked for from memory: 16 KiB. */
+#define AHEAD 4096
+
 #define ELEMENT_BITS 16
 #include "element.inc"
 #undef ELEMENT_BITS
@@ -113,12 +116,12 @@ void to_words(int element, const float *from, void *to, int count) {
 }
 
 void pack_strips(int element, const void *weights, int outputs, int inputs, void *strips) {
-    const int words = inputs * element / 32, rounded = (outputs + LANES - 1) / LANES * LANES;
+    const int words = inputs * element / 32, rounded = (outputs + 2 * LANES - 1) / (2 * LANES) * (2 * LANES);
     const uint32_t *from = weights;
     uint32_t *to = strips;
     for (int output = 0; output < rounded; output++) {
-        uint32_t *lane = to + (long)(output / LANES) * words * LANES + output % LANES;
+        uint32_t *lane = to + (long)(output / (2 * LANES)) * words * 2 * LANES + output % (2 * LANES);
         for (int word = 0; word < words; word++)
-            lane[(long)word * LANES] = output < outputs ? from[(long)output * words + word] : 0;
+            lane[(long)word * 2 * LANES] = output < outputs ? from[(long)output * words + word] : 0;
     }
 }

@@ -55,7 +55,8 @@ void write_kv(const Attention *attention, int sequence, int row, const float *ke
 /* Round `count` floats, a multiple of 16, to elements. */
 void to_words(int element, const float *from, void *to, int count);
 
-/* weights [outputs, inputs] of the element type, row by row, into strips; outputs beyond the last row are zero. */
+/* weights [outputs, inputs] of the element type, row by row, into pairs of strips; outputs beyond the
+ * last row, up to a multiple of 32, are zero. */
 void pack_strips(int element, const void *weights, int outputs, int inputs, void *strips);
 
 #endif
