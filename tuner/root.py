@@ -251,6 +251,11 @@ def engine_options(settings: Settings) -> EngineOptions:
     )
 
 
+def model_folder(settings: Settings) -> Path:
+    """The folder of the model that is configured. Raises what `engine_options` does."""
+    return Path(engine_options(settings).model_path)
+
+
 def floor_of(settings: Settings, rounds: int, progress: Callable[[str], None]) -> Floor:
     """`engine.floor_run.measure_floor` of the model that is configured, in this process. Raises ModelError."""
     from engine.floor_run import measure_floor  # the tensor library, which a server leaves to its engine process

@@ -20,8 +20,9 @@ from pydantic_settings.exceptions import SettingsError as UnreadableVariable
 from tuner.settings import DEFAULT_ROUTES, ENV_PREFIX, Settings, SettingsError, env_name, setting_rows
 
 CONFIG_VARIABLE = "PACELINE_CONFIG"
-OTHER_VARIABLES = (CONFIG_VARIABLE, "PACELINE_SERVER", "PACELINE_CACHE")
-"""Variables with the prefix that are no settings: the file, the command line's server, the model cache."""
+OTHER_VARIABLES = (CONFIG_VARIABLE, "PACELINE_SERVER", "PACELINE_CACHE", "PACELINE_VLLM_PYTHON")
+"""Variables with the prefix that are no settings: the file, the command line's server, the model cache, and the Python
+with vLLM that bench compares with."""
 
 DEFAULT_ORIGIN = "default"
 COMMAND_LINE = "the command line"

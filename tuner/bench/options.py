@@ -59,7 +59,7 @@ _READS = {
     "matrix": ("routes", "concurrency", "arms", "tokens", "repeats"),
     "floor": ("repeats",),
     "drafters": ("routes", "languages", "lengths", "prompts", "tokens", "repeats"),
-    "transformers": ("routes", "arms", "prompts", "tokens", "repeats"),
+    "transformers": ("routes", "arms", "prompts", "tokens", "repeats", "assistant"),
     "cold": ("repeats",),
     "cancel": ("requests", "arms", "tokens"),
     "preempt": ("requests", "arms", "tokens"),

@@ -13,6 +13,7 @@ from tuner.bench.drafters import run_drafters
 from tuner.bench.floor import run_floor
 from tuner.bench.matrix import run_matrix
 from tuner.bench.options import SCENARIOS, BenchOptions
+from tuner.bench.other_engines import run_transformers
 from tuner.bench.report import Report, finish
 from tuner.bench.stream import run_stream
 from tuner.settings import Settings, SettingsError
@@ -23,6 +24,7 @@ RUNNERS: dict[str, Scenario] = {
     "matrix": run_matrix,
     "floor": run_floor,
     "drafters": run_drafters,
+    "transformers": run_transformers,
     "cold": run_cold,
     "cancel": run_cancel,
     "preempt": run_preempt,

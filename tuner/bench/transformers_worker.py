@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import time
+from importlib import import_module
 from typing import Any
 
 PLAIN, LOOKUP, HEURISTIC, DYNAMIC = "plain", "prompt-lookup", "assistant-heuristic", "assistant-dynamic"
@@ -22,7 +23,7 @@ def main() -> None:
     setup = json.loads(sys.stdin.readline())
     import torch
 
-    transformers: Any = __import__("transformers")  # its annotations are at odds with what it takes and gives
+    transformers: Any = import_module("transformers")  # its annotations are at odds with what it takes and gives
     torch.set_num_threads(setup["threads"])
     dtype = getattr(torch, setup["dtype"])
     tokenizer = transformers.AutoTokenizer.from_pretrained(setup["model"])
@@ -41,7 +42,9 @@ def main() -> None:
                 messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
             )
             with torch.inference_mode():
-                found = model.generate(**inputs, do_sample=False, max_new_tokens=count, min_new_tokens=count, **options)
+                found = model.generate(
+                    **inputs, do_sample=False, max_new_tokens=count, min_new_tokens=count - 1, **options
+                )
             length = inputs["input_ids"].shape[1]
             text = tokenizer.decode(found[0, length:], skip_special_tokens=True)
             answer["seconds"] += time.perf_counter() - started

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from importlib import import_module
 from typing import Any
 
 
@@ -18,7 +19,7 @@ def main() -> None:
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
     os.environ["OMP_NUM_THREADS"] = str(setup["threads"])
     os.environ["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, sorted(os.sched_getaffinity(0))[: setup["threads"]]))
-    vllm: Any = __import__("vllm")  # of another environment
+    vllm: Any = import_module("vllm")  # of another environment
     model = vllm.LLM(
         setup["model"], dtype=setup["dtype"], max_model_len=2048, enable_prefix_caching=False, max_num_seqs=16
     )
@@ -29,7 +30,7 @@ def main() -> None:
         prompts, counts, load = asked["prompts"], asked["new_tokens"], asked.get("load", 1)
         for start in range(0, len(prompts), load):
             sampling = [
-                vllm.SamplingParams(temperature=0.0, max_tokens=count, min_tokens=count)
+                vllm.SamplingParams(temperature=0.0, max_tokens=count, min_tokens=count - 1)
                 for count in counts[start : start + load]
             ]
             started = time.perf_counter()
