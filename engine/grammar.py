@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, StructTag, grammar_from
 from numpy.typing import NDArray
 
 Mask = NDArray[np.int32]
@@ -77,6 +77,20 @@ def tool_call_grammar(functions: Sequence[tuple[str, Mapping[str, Any]]], begin:
         schema = json.dumps({**arguments, "x-guidance": dict(_JSON_OPTIONS)})
         rules.append(f"body_{index}: {_literal(head)} %json {schema} {_literal('}')}")
     return _checked(LLMatcher.grammar_from_lark("\n".join(rules)))
+
+
+def tool_text_grammar(functions: Sequence[tuple[str, Mapping[str, Any]]], mark: str, begin: str, end: str) -> str:
+    """Any text, in which `mark` begins a call as in `tool_call_grammar`. Raises GrammarError."""
+    tags = [
+        StructTag(
+            trigger=mark,
+            begin=f'{begin}{{"name": {json.dumps(name)}, "arguments": ',
+            grammar={**arguments, "x-guidance": dict(_JSON_OPTIONS)},
+            end=f"}}{end}",
+        )
+        for name, arguments in functions
+    ]
+    return _checked(LLMatcher.grammar_from_lark(StructTag.to_grammar(tags, assume_special=False)))
 
 
 def _literal(text: str) -> str:

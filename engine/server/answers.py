@@ -3,9 +3,11 @@
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from engine.server.logprobs import TokenEntry, chat_logprobs, completion_logprobs
+from engine.server.tool_calls import ToolCall
 from policies.types import FinishReason
 
 
@@ -23,6 +25,20 @@ class Usage:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one message of the engine adds to a sequence's answer."""
+
+    text: str
+    tokens: int
+    finish: FinishReason | None
+    """STOP or LENGTH with the last one."""
+    looped: bool = False
+    """With the last one: the output repeated itself, see `policies.types.RequestStats.looped`."""
+    logprobs: tuple[TokenEntry, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
+
+
 @dataclass(slots=True)
 class Choice:
     """One choice while its text comes in."""
@@ -31,6 +47,8 @@ class Choice:
     tokens: int = 0
     finish: FinishReason | None = None
     looped: bool = False
+    logprobs: list[TokenEntry] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +60,13 @@ class AnswerShape:
     answer_id: str
     created: int
     """Unix seconds."""
+    top_logprobs: int | None
+    """None: answers have no log-probabilities."""
 
     @classmethod
-    def new(cls, chat: bool, model: str) -> "AnswerShape":
-        return cls(chat, model, f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4().hex}", int(time.time()))
+    def new(cls, chat: bool, model: str, top_logprobs: int | None = None) -> "AnswerShape":
+        answer_id = f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4().hex}"
+        return cls(chat, model, answer_id, int(time.time()), top_logprobs)
 
     def whole(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
         """The answer to a request that does not stream."""
@@ -53,12 +74,17 @@ class AnswerShape:
         kind = "chat.completion" if self.chat else "text_completion"
         return {**self._head(kind), "choices": bodies, "usage": usage.body()}
 
-    def chunk(self, index: int, text: str, finish: FinishReason | None, first: bool) -> dict[str, Any]:
-        """What one message of the engine adds to a choice; `first` for the choice's first chunk."""
-        choice: dict[str, Any] = {"index": index, "logprobs": None, "finish_reason": _finish(finish)}
+    def chunk(self, index: int, delta: Delta, first: bool, called: int) -> dict[str, Any]:
+        """What one message of the engine adds to a choice; `first` for the choice's first chunk, `called` calls of
+        tools before it."""
+        finish = _finish(delta.finish, bool(called or delta.calls))
+        choice: dict[str, Any] = {"index": index, "logprobs": self._logprobs(delta.logprobs), "finish_reason": finish}
+        text = delta.text
         if self.chat:
             role = {"role": "assistant"} if first else {}
-            choice["delta"] = {**role, "content": text}
+            content = {} if delta.calls and not text else {"content": text}
+            calls = [{"index": at, **call.body()} for at, call in enumerate(delta.calls, called)]
+            choice["delta"] = {**role, **content, **({"tool_calls": calls} if calls else {})}
         else:
             choice["text"] = text
         return {**self._head(self._chunk_kind), "choices": [choice]}
@@ -75,13 +101,23 @@ class AnswerShape:
         return {"id": self.answer_id, "object": kind, "created": self.created, "model": self.model}
 
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
-        body: dict[str, Any] = {"index": index, "logprobs": None, "finish_reason": _finish(choice.finish)}
+        finish = _finish(choice.finish, bool(choice.calls))
+        body: dict[str, Any] = {"index": index, "logprobs": self._logprobs(choice.logprobs), "finish_reason": finish}
         if self.chat:
-            body["message"] = {"role": "assistant", "content": choice.text, "refusal": None}
+            content = None if choice.calls and not choice.text else choice.text
+            calls = {"tool_calls": [call.body() for call in choice.calls]} if choice.calls else {}
+            body["message"] = {"role": "assistant", "content": content, "refusal": None, **calls}
         else:
             body["text"] = choice.text
         return body
 
+    def _logprobs(self, entries: Sequence[TokenEntry]) -> dict[str, Any] | None:
+        if self.top_logprobs is None:
+            return None
+        return chat_logprobs(entries) if self.chat else completion_logprobs(entries, self.top_logprobs)
 
-def _finish(finish: FinishReason | None) -> str | None:
+
+def _finish(finish: FinishReason | None, called: bool) -> str | None:
+    if finish is FinishReason.STOP and called:
+        return "tool_calls"
     return finish.value if finish is not None else None

@@ -16,16 +16,19 @@ from starlette.requests import ClientDisconnect
 
 from engine.messages import Submit
 from engine.server import errors
-from engine.server.answers import AnswerShape, Choice, Usage
+from engine.server.answers import AnswerShape, Choice, Delta, Usage
 from engine.server.context import LanguageDetector, request_features
-from engine.server.errors import ApiError, unavailable
+from engine.server.encoding import OutputTokens, output_tokens
+from engine.server.errors import ApiError, invalid, unavailable
 from engine.server.headers import RequestIdMiddleware, decision_headers, looped_header, read_steering
+from engine.server.logprobs import TokenNames
 from engine.server.resolve import Resolver
 from engine.server.schema import ChatRequest, CompletionRequest, SamplingFields, parse_chat, parse_completion
-from engine.server.sequence import Delta, EngineHandle, Job, SequenceRunner
+from engine.server.sequence import EngineHandle, Job, SequenceRunner
 from engine.server.streaming import EventStream, event, merge, unless_disconnected
 from engine.server.tokenizer import Tokenizer
-from kernels.sampling import Sampling
+from engine.server.tools import Tools
+from kernels.sampling import Sampling, Verifier, Watermark
 from policies.protocols import DecisionSource, TelemetrySink
 from policies.types import Context, Decision
 
@@ -48,6 +51,10 @@ class ServerOptions:
     """Tokens of prompt and output together; the engine's."""
     trust_headers: bool = True
     """Whether route, language and debug headers count; not where anybody may send them."""
+    verifier: Verifier = Verifier.COUPLED
+    """Where a request names none."""
+    watermark: Watermark | None = None
+    """On every output; a request then may not give its own."""
 
 
 def create_app(
@@ -96,7 +103,8 @@ class _Server:
         self._clock = clock
         self._detector = LanguageDetector()
         self._resolver = Resolver(decisions, client.info)
-        self._runner = SequenceRunner(client, tokenizer.token_bytes, self._detector, self._resolver, sink, clock)
+        names = TokenNames(tokenizer.token_bytes, tokenizer.special_tokens)
+        self._runner = SequenceRunner(client, tokenizer.token_bytes, names, self._detector, self._resolver, sink, clock)
         self._created = int(time.time())
 
     async def models(self) -> dict[str, Any]:
@@ -120,7 +128,10 @@ class _Server:
         parsed = parse_chat(await _json(request), self._options.model, self._client.info.vocabulary)
         prompt = await self._encode_chat(parsed)
         language = partial(self._detector.detect_chat, parsed.messages)
-        prepared = self._prepare(request, received_at, parsed.fields, [prompt], language, "messages")
+        grammar = await self._grammar(parsed.fields, parsed.tools)
+        prepared = self._prepare(
+            request, received_at, parsed.fields, [prompt], language, "messages", grammar, parsed.tools
+        )
         return await self._answer(request, prepared, parsed.fields, chat=True)
 
     async def completions(self, request: Request) -> Response:
@@ -129,13 +140,20 @@ class _Server:
         prompts = await self._encode_prompts(parsed)
         text = "\n".join(prompt for prompt in parsed.prompts if isinstance(prompt, str))
         language = partial(self._detector.detect, text)
-        prepared = self._prepare(request, received_at, parsed.fields, prompts, language, "prompt")
+        grammar = await self._grammar(parsed.fields, None)
+        prepared = self._prepare(request, received_at, parsed.fields, prompts, language, "prompt", grammar, None)
         return await self._answer(request, prepared, parsed.fields, chat=False)
 
     async def _encode_chat(self, parsed: ChatRequest) -> list[int]:
         if sum(len(message.content) + _TURN_CHARACTERS for message in parsed.messages) > _LONG_PROMPT_CHARACTERS:
-            return await asyncio.to_thread(self._tokenizer.encode_chat, parsed.messages)
-        return self._tokenizer.encode_chat(parsed.messages)
+            return await asyncio.to_thread(self._tokenizer.encode_chat, parsed.messages, parsed.tools)
+        return self._tokenizer.encode_chat(parsed.messages, parsed.tools)
+
+    async def _grammar(self, fields: SamplingFields, tools: Tools | None) -> str | None:
+        """What the output must follow. Made in a thread: a schema may be large."""
+        if fields.controls.structured is not None:
+            return await asyncio.to_thread(fields.controls.structured.grammar)
+        return await asyncio.to_thread(tools.grammar) if tools is not None else None
 
     async def _encode_prompts(self, parsed: CompletionRequest) -> list[list[int]]:
         def encode() -> list[list[int]]:
@@ -155,6 +173,8 @@ class _Server:
         prompts: list[list[int]],
         detect: Callable[[], str],
         field: str,
+        grammar: str | None,
+        tools: Tools | None,
     ) -> _Prepared:
         """Resolve the decision and lay out the sequences. Raises `ApiError`; nothing has been submitted yet.
 
@@ -170,13 +190,31 @@ class _Server:
                 param=field,
                 code="context_length_exceeded",
             )
+        vocabulary = self._client.info.vocabulary
+        for prompt in prompts:
+            if max(prompt, default=0) >= vocabulary:
+                raise ApiError(
+                    f"{field} holds the token {max(prompt)}, but the model knows 0 to {vocabulary - 1}; leave out its "
+                    "text.",
+                    param=field,
+                    code="invalid_value",
+                )
         if not self._client.alive:
             raise unavailable("The engine is not running; send the request again later.")
         rooms = [min(fields.max_tokens or limit, limit - len(prompt)) for prompt in prompts]
+        if fields.controls.watermark is not None and self._options.watermark is not None:
+            raise ApiError(
+                "watermark is given, but this server puts its own on every output; leave it out.",
+                param="watermark",
+                code="invalid_value",
+            )
+        if fields.controls.min_tokens > min(rooms):
+            raise invalid("min_tokens", fields.controls.min_tokens, f"at most {min(rooms)}, what the context has left")
+        output = output_tokens(fields.controls, self._tokenizer, min(rooms), vocabulary)
         language = steering.language or detect()
         context = Context(self._options.model, steering.route, language)
         features = [
-            request_features(fields.temperature, len(prompt), room, steering.opt_out)
+            request_features(fields.temperature, len(prompt), room, steering.opt_out, grammar is not None)
             for prompt, room in zip(prompts, rooms, strict=True)
         ]
         decision = self._resolver.decide(context, features[0])
@@ -188,18 +226,20 @@ class _Server:
                 submit = Submit(
                     request_key=self._client.next_key(),
                     prompt=tuple(prompt),
-                    sampling=_sampling(fields, seed, choice),
+                    sampling=self._sampling(fields, output, seed, choice),
                     max_tokens=room,
                     stop_token_ids=self._tokenizer.stop_token_ids,
                     stops=fields.stops,
                     decision=decision,
                     submitted_at=self._clock(),
+                    top_logprobs=fields.controls.top_logprobs,
+                    grammar=grammar,
                 )
-                jobs.append(Job(submit, of_prompt, received_at, resolve_output=steering.language is None))
+                jobs.append(Job(submit, of_prompt, received_at, resolve_output=steering.language is None, tools=tools))
         return _Prepared(tuple(jobs), sum(len(prompt) for prompt in prompts), decision, steering.debug)
 
     async def _answer(self, request: Request, prepared: _Prepared, fields: SamplingFields, chat: bool) -> Response:
-        shape = AnswerShape.new(chat, self._options.model)
+        shape = AnswerShape.new(chat, self._options.model, fields.controls.top_logprobs)
         headers = decision_headers(prepared.decision, prepared.debug)
         deltas = merge([self._runner.run(job) for job in prepared.jobs])
         if fields.stream:
@@ -213,16 +253,37 @@ class _Server:
             headers |= looped_header(any(choice.looped for choice in choices))
         return JSONResponse(shape.whole(choices, usage), headers=headers)
 
+    def _sampling(self, fields: SamplingFields, output: OutputTokens, seed: int, choice: int) -> Sampling:
+        return Sampling(
+            temperature=fields.temperature,
+            top_k=fields.top_k,
+            top_p=fields.top_p,
+            min_p=fields.min_p,
+            repetition_penalty=fields.repetition_penalty,
+            presence_penalty=fields.presence_penalty,
+            frequency_penalty=fields.frequency_penalty,
+            logit_bias=fields.logit_bias,
+            seed=seed,
+            choice=choice,
+            verifier=fields.controls.verifier or self._options.verifier,
+            min_tokens=fields.controls.min_tokens,
+            end_tokens=self._tokenizer.stop_token_ids if fields.controls.min_tokens else (),
+            bad_words=output.bad_words,
+            allowed_tokens=fields.controls.allowed_tokens,
+            forced_prefix=output.forced_prefix,
+            watermark=fields.controls.watermark or self._options.watermark,
+        )
+
 
 async def _events(
     deltas: AsyncGenerator[tuple[int, Delta], None], prepared: _Prepared, shape: AnswerShape, include_usage: bool
 ) -> AsyncGenerator[bytes, None]:
-    begun: set[int] = set()
+    called: dict[int, int] = {}
     tokens = 0
     async with aclosing(deltas):
         async for index, delta in deltas:
-            chunk = shape.chunk(index, delta.text, delta.finish, first=index not in begun)
-            begun.add(index)
+            chunk = shape.chunk(index, delta, first=index not in called, called=called.get(index, 0))
+            called[index] = called.get(index, 0) + len(delta.calls)
             tokens += delta.tokens
             yield event({**chunk, "usage": None} if include_usage else chunk)
     if include_usage:
@@ -239,22 +300,9 @@ async def _whole(deltas: AsyncGenerator[tuple[int, Delta], None], prepared: _Pre
             choice.tokens += delta.tokens
             choice.finish = delta.finish
             choice.looped = delta.looped
+            choice.logprobs += delta.logprobs
+            choice.calls += delta.calls
     return choices
-
-
-def _sampling(fields: SamplingFields, seed: int, choice: int) -> Sampling:
-    return Sampling(
-        temperature=fields.temperature,
-        top_k=fields.top_k,
-        top_p=fields.top_p,
-        min_p=fields.min_p,
-        repetition_penalty=fields.repetition_penalty,
-        presence_penalty=fields.presence_penalty,
-        frequency_penalty=fields.frequency_penalty,
-        logit_bias=fields.logit_bias,
-        seed=seed,
-        choice=choice,
-    )
 
 
 async def _json(request: Request) -> object:

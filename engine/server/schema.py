@@ -1,11 +1,12 @@
 """The OpenAI request bodies as checked values. Everything that is wrong with one is an `ApiError` that says so."""
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from engine.server.controls import OutputControls, output_controls
 from engine.server.errors import ApiError, invalid, missing, shown, unsupported
+from engine.server.fields import checked, token_ids
 from engine.server.rules import (
     CHAT_RULES,
     COMPLETION_MAX_TOKENS,
@@ -14,21 +15,14 @@ from engine.server.rules import (
     MESSAGE_RULES,
     PART_RULES,
     STREAM_OPTION_RULES,
-    Rule,
-    is_integer,
     number,
 )
+from engine.server.tools import Message, Tools, parse_calls, parse_tools
 
 _LEAST_TEMPERATURE = 1e-9
 """Below it no two float32 logits that differ leave any chance to the lower one: that is greedy."""
 _LEAST_TOP_P = 1e-9
 """Of any mass the most likely token alone; OpenAI's range begins with 0, which is no mass at all."""
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    role: str
-    content: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +45,14 @@ class SamplingFields:
     """None: up to the context limit."""
     stream: bool
     include_usage: bool
+    controls: OutputControls
 
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
     messages: tuple[Message, ...]
     fields: SamplingFields
+    tools: Tools | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,49 +64,32 @@ class CompletionRequest:
 
 def parse_chat(body: object, model: str, vocabulary: int) -> ChatRequest:
     """The body of /v1/chat/completions. Raises `ApiError`."""
-    given = _checked(body, CHAT_RULES, required={"model": f"{model!r}", "messages": "a list of messages"})
+    given = checked(body, CHAT_RULES, required={"model": f"{model!r}", "messages": "a list of messages"})
     _check_model(given["model"], model)
     limit, newer = given.get("max_tokens"), given.get("max_completion_tokens")
     if limit is not None and newer is not None and limit != newer:
         raise invalid("max_tokens", limit, f"{newer}, the value of max_completion_tokens, or only one of the two")
     messages = tuple(_message(message, index) for index, message in enumerate(given["messages"]))
-    return ChatRequest(messages, _sampling_fields(given, vocabulary, newer if limit is None else limit))
+    top = given.get("top_logprobs", 0)
+    if top and not given.get("logprobs", False):
+        raise invalid("top_logprobs", top, "it only together with logprobs: true")
+    fields = _sampling_fields(
+        given, vocabulary, newer if limit is None else limit, top if given.get("logprobs") else None
+    )
+    tools = parse_tools(given)
+    _refuse_conflicts(fields.controls, tools)
+    return ChatRequest(messages, fields, tools)
 
 
 def parse_completion(body: object, model: str, vocabulary: int) -> CompletionRequest:
     """The body of /v1/completions. Raises `ApiError`."""
-    given = _checked(body, COMPLETION_RULES, required={"model": f"{model!r}", "prompt": "a string"})
+    given = checked(body, COMPLETION_RULES, required={"model": f"{model!r}", "prompt": "a string"})
     _check_model(given["model"], model)
     choices = given.get("n", 1)
     if given.get("best_of", choices) != choices:
         raise unsupported("best_of", given["best_of"], f"leave it out or give {choices}, the value of n")
-    fields = _sampling_fields(given, vocabulary, given.get("max_tokens", COMPLETION_MAX_TOKENS))
+    fields = _sampling_fields(given, vocabulary, given.get("max_tokens", COMPLETION_MAX_TOKENS), given.get("logprobs"))
     return CompletionRequest(_prompts(given["prompt"], vocabulary), fields)
-
-
-def _checked(
-    body: object, rules: Mapping[str, Rule], *, prefix: str = "", required: Mapping[str, str] | None = None
-) -> dict[str, Any]:
-    """The fields of `body` that are not null, each checked by its rule."""
-    if not isinstance(body, dict):
-        raise invalid(prefix.rstrip(".") or "The body", body, "a JSON object")
-    given = {name: value for name, value in body.items() if value is not None}
-    for name, value in body.items():
-        field, rule = prefix + name, rules.get(name)
-        if rule is None:
-            near = difflib.get_close_matches(name, rules, n=1)
-            remedy = f"did you mean {prefix}{near[0]}?" if near else "remove it."
-            raise ApiError(
-                f"{shown(field)[1:-1]} is {shown(value)}, but there is no such field; {remedy}",
-                param=field,
-                code="unknown_parameter",
-            )
-        if value is not None and not rule.accepts(value):
-            raise (unsupported if rule.neutral else invalid)(field, value, rule.remedy)
-    for name, remedy in (required or {}).items():
-        if name not in given:
-            raise missing(prefix + name, remedy)
-    return given
 
 
 def _check_model(asked: str, served: str) -> None:
@@ -124,20 +103,46 @@ def _check_model(asked: str, served: str) -> None:
 
 
 def _message(message: object, index: int) -> Message:
-    given = _checked(
-        message,
-        MESSAGE_RULES,
-        prefix=f"messages[{index}].",
-        required={"role": "system, user or assistant", "content": "a string"},
-    )
-    content = given["content"]
+    prefix = f"messages[{index}]."
+    given = checked(message, MESSAGE_RULES, prefix=prefix, required={"role": "system, user, assistant or tool"})
+    role = given["role"]
+    calls = parse_calls(given.get("tool_calls", []), prefix)
+    if calls and role != "assistant":
+        raise invalid(f"{prefix}tool_calls", given["tool_calls"], "it only with the role assistant")
+    call_id = given.get("tool_call_id")
+    if call_id is not None and role != "tool":
+        raise invalid(f"{prefix}tool_call_id", call_id, "it only with the role tool")
+    if call_id is None and role == "tool":
+        raise missing(f"{prefix}tool_call_id", "the id of the call that this message answers")
+    if "content" not in given and not calls:
+        raise missing(f"{prefix}content", "a string")
+    content = given.get("content", "")
     if isinstance(content, list):
-        content = "".join(_part(part, f"messages[{index}].content[{at}].") for at, part in enumerate(content))
-    return Message(given["role"], content)
+        content = "".join(_part(part, f"{prefix}content[{at}].") for at, part in enumerate(content))
+    return Message(role, content, calls, call_id)
+
+
+def _refuse_conflicts(controls: OutputControls, tools: Tools | None) -> None:
+    """A grammar speaks of a whole output, and so does the form of a call."""
+    if tools is None:
+        return
+    if controls.structured is not None:
+        field = controls.structured.field
+        raise ApiError(
+            f"{field} is given beside tools; give only one of the two, or tool_choice: none.",
+            param=field,
+            code="conflict",
+        )
+    if controls.forced_prefix is not None:
+        raise ApiError(
+            "forced_prefix is given beside tools; give only one of the two, or tool_choice: none.",
+            param="forced_prefix",
+            code="conflict",
+        )
 
 
 def _part(part: object, prefix: str) -> str:
-    given = _checked(part, PART_RULES, prefix=prefix, required={"type": "text", "text": "a string"})
+    given = checked(part, PART_RULES, prefix=prefix, required={"type": "text", "text": "a string"})
     text: str = given["text"]
     return text
 
@@ -146,7 +151,7 @@ def _prompts(prompt: str | list[Any], vocabulary: int) -> tuple[str | tuple[int,
     if isinstance(prompt, str):
         return (prompt,)
     if all(isinstance(entry, int) for entry in prompt):
-        return (_token_ids(prompt, "prompt", vocabulary),)
+        return (token_ids(prompt, "prompt", vocabulary),)
     if len(prompt) > MAX_PROMPTS:
         raise ApiError(
             f"prompt is a list of {len(prompt)} prompts; give at most {MAX_PROMPTS} in one request.",
@@ -157,19 +162,12 @@ def _prompts(prompt: str | list[Any], vocabulary: int) -> tuple[str | tuple[int,
     for index, entry in enumerate(prompt):
         field = f"prompt[{index}]"
         if isinstance(entry, list) and entry:
-            prompts.append(_token_ids(entry, field, vocabulary))
+            prompts.append(token_ids(entry, field, vocabulary))
         elif isinstance(entry, str) and entry:
             prompts.append(entry)
         else:
             raise invalid(field, entry, "a non-empty string or a list of token ids")
     return tuple(prompts)
-
-
-def _token_ids(ids: list[Any], field: str, vocabulary: int) -> tuple[int, ...]:
-    for index, token in enumerate(ids):
-        if not is_integer(token, 0, vocabulary - 1):
-            raise invalid(f"{field}[{index}]", token, f"a token id from 0 to {vocabulary - 1}")
-    return tuple(ids)
 
 
 def _logit_bias(given: Mapping[str, Any], vocabulary: int) -> tuple[tuple[int, float], ...]:
@@ -188,12 +186,14 @@ def _temperature(given: float) -> float:
     return given if given >= _LEAST_TEMPERATURE else 0.0
 
 
-def _sampling_fields(given: Mapping[str, Any], vocabulary: int, max_tokens: int | None) -> SamplingFields:
+def _sampling_fields(
+    given: Mapping[str, Any], vocabulary: int, max_tokens: int | None, top_logprobs: int | None
+) -> SamplingFields:
     stream = given.get("stream", False)
     options = given.get("stream_options")
     if options is not None and not stream:
         raise invalid("stream_options", options, "it only together with stream: true")
-    options = _checked(options or {}, STREAM_OPTION_RULES, prefix="stream_options.")
+    options = checked(options or {}, STREAM_OPTION_RULES, prefix="stream_options.")
     stop = given.get("stop", [])
     return SamplingFields(
         temperature=_temperature(float(given.get("temperature", 1.0))),
@@ -210,4 +210,5 @@ def _sampling_fields(given: Mapping[str, Any], vocabulary: int, max_tokens: int 
         max_tokens=max_tokens,
         stream=stream,
         include_usage=options.get("include_usage", False),
+        controls=output_controls(given, vocabulary, top_logprobs, max_tokens),
     )

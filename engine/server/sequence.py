@@ -8,10 +8,14 @@ from typing import Protocol
 
 from engine.messages import Finished, Submit, Tokens
 from engine.process import EngineGoneError, SequenceFailedError
+from engine.server.answers import Delta
 from engine.server.context import LanguageDetector
 from engine.server.detokenize import TextStream
 from engine.server.errors import ApiError, unavailable
+from engine.server.logprobs import LogprobReader, TokenNames
 from engine.server.resolve import Resolver
+from engine.server.tool_calls import ToolCallStream
+from engine.server.tools import Tools
 from policies.protocols import TelemetrySink
 from policies.types import UNDETERMINED, Decision, EngineInfo, FinishReason, RequestFeatures, RequestStats
 
@@ -47,18 +51,6 @@ class EngineHandle(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Delta:
-    """What one message of the engine adds to a sequence's answer."""
-
-    text: str
-    tokens: int
-    finish: FinishReason | None
-    """STOP or LENGTH with the last one."""
-    looped: bool = False
-    """With the last one: the output repeated itself, see `policies.types.RequestStats.looped`."""
-
-
-@dataclass(frozen=True, slots=True)
 class Job:
     """A sequence to run."""
 
@@ -68,6 +60,8 @@ class Job:
     """When the request reached the server, on the runner's clock."""
     resolve_output: bool
     """Whether the language of the output may change the decision; not where the client named the language."""
+    tools: Tools | None = None
+    """Whose calls are looked for in the output."""
 
 
 @dataclass(slots=True)
@@ -85,6 +79,29 @@ class _Progress:
     """The text so far, until the output's language has been resolved."""
 
 
+class _Reader:
+    """Turns the messages of one sequence into what its client reads."""
+
+    def __init__(self, job: Job, token_bytes: Sequence[bytes], names: TokenNames) -> None:
+        submit = job.submit
+        self.text = TextStream(token_bytes, submit.stops, max(0, submit.sampling.min_tokens - 1))
+        self.logprobs = LogprobReader(names)
+        self.calls = ToolCallStream(job.tools.names, job.tools.several) if job.tools is not None else None
+
+    def delta(self, message: Tokens, written: str, finish: FinishReason | None, looped: bool = False) -> Delta:
+        """`written` is the text that `message` has made certain."""
+        tokens, logprobs = len(message.token_ids), self.logprobs.read(message)
+        if self.calls is None:
+            return Delta(written, tokens, finish, looped, logprobs)
+        written, calls = self.calls.push(written)
+        if finish is not None and not self.calls.ended:
+            rest, more = self.calls.finish()
+            written, calls = written + rest, calls + more
+        if self.calls.ended:
+            finish = FinishReason.STOP
+        return Delta(written, tokens, finish, looped, logprobs, calls)
+
+
 class SequenceRunner:
     """Runs sequences on the engine and reports each of them to the sink, however it ends."""
 
@@ -92,6 +109,7 @@ class SequenceRunner:
         self,
         client: EngineHandle,
         token_bytes: Sequence[bytes],
+        names: TokenNames,
         detector: LanguageDetector,
         resolver: Resolver,
         sink: TelemetrySink,
@@ -99,6 +117,7 @@ class SequenceRunner:
     ) -> None:
         self._client = client
         self._token_bytes = token_bytes
+        self._names = names
         self._detector = detector
         self._resolver = resolver
         self._sink = sink
@@ -107,11 +126,11 @@ class SequenceRunner:
     async def run(self, job: Job) -> AsyncGenerator[Delta, None]:
         """One delta for each message of the engine, at once. Raises `ApiError`; closing it cancels the sequence."""
         progress = _Progress(job.submit.decision, opening="" if job.resolve_output else None)
-        text = TextStream(self._token_bytes, job.submit.stops)
+        reader = _Reader(job, self._token_bytes, self._names)
         try:
             async with aclosing(self._client.submit(job.submit)) as messages:
                 async for message in messages:
-                    delta = self._delta(job, progress, text, message)
+                    delta = self._delta(job, progress, reader, message)
                     yield delta
                     if delta.finish is not None:
                         return
@@ -120,16 +139,19 @@ class SequenceRunner:
             raise unavailable("The engine has stopped while it ran this request; send it again later.") from error
         except SequenceFailedError as error:
             progress.finish = FinishReason.ERROR
+            if error.fault:
+                raise ApiError(str(error), status=500, code="sequence_failed", kind="server_error") from error
             raise ApiError(str(error), code="sequence_refused") from error
         finally:
             self._record(job, progress)
 
-    def _delta(self, job: Job, progress: _Progress, text: TextStream, message: Tokens) -> Delta:
+    def _delta(self, job: Job, progress: _Progress, reader: _Reader, message: Tokens) -> Delta:
         now = self._clock()
         if message.token_ids:
             progress.first_at = now if progress.first_at is None else progress.first_at
             progress.last_at = now
             progress.tokens += len(message.token_ids)
+        text = reader.text
         written = text.push(_without_end(message, job.submit.stop_token_ids))
         finished = message.finished
         if finished is not None:
@@ -137,13 +159,14 @@ class SequenceRunner:
             written += text.finish()
             if finished.reason not in (FinishReason.STOP, FinishReason.LENGTH):
                 raise unavailable("The engine has ended this request before its time; send it again later.")
-            return Delta(written, len(message.token_ids), finished.reason, finished.looped)
-        if text.stopped:
-            progress.finish = FinishReason.STOP
-            return Delta(written, len(message.token_ids), FinishReason.STOP)
+            return reader.delta(message, written, finished.reason, finished.looped)
+        delta = reader.delta(message, written, FinishReason.STOP if text.stopped else None)
+        if delta.finish is not None:
+            progress.finish = delta.finish
+            return delta
         if progress.opening is not None:
             self._resolve_output(job, progress, written)
-        return Delta(written, len(message.token_ids), None)
+        return delta
 
     def _resolve_output(self, job: Job, progress: _Progress, written: str) -> None:
         """Ask for another decision once the first words are there and are sure to be in another language."""

@@ -1,13 +1,13 @@
 """The model's tokenizer and chat template, as much of them as the server needs."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from engine.model_config import ModelError
 from engine.server.errors import ApiError
-from engine.server.schema import Message
+from engine.server.tools import CALL_BEGIN, Message, Tools, plain_turns, template_turns
 from engine.token_bytes import load_token_bytes
 
 if TYPE_CHECKING:
@@ -30,11 +30,20 @@ class Tokenizer(Protocol):
         """The bytes of every token id; special tokens have none."""
         ...
 
+    @property
+    def special_tokens(self) -> Mapping[int, str]:
+        """The names of tokens that have no bytes."""
+        ...
+
     def encode(self, text: str) -> list[int]:
         """Token ids of a text to be continued, with whatever the model wants in front of it."""
         ...
 
-    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+    def encode_output(self, text: str) -> list[int]:
+        """Token ids of a piece of output, with nothing in front of it."""
+        ...
+
+    def encode_chat(self, messages: Sequence[Message], tools: Tools | None = None) -> list[int]:
         """Token ids of a conversation, up to the beginning of the answer. Raises `ApiError`."""
         ...
 
@@ -46,18 +55,31 @@ class ModelTokenizer:
         self._tokenizer = tokenizer
         self.token_bytes: list[bytes] = load_token_bytes(model_path, vocabulary)
         self.stop_token_ids: tuple[int, ...] = _stop_token_ids(tokenizer, model_path)
+        self.special_tokens: Mapping[int, str] = {
+            token: added.content for token, added in tokenizer.added_tokens_decoder.items() if added.special
+        }
 
     def encode(self, text: str) -> list[int]:
         return self._encode(text, add_special_tokens=True)
 
-    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+    def encode_output(self, text: str) -> list[int]:
+        return self._encode(text, add_special_tokens=False)
+
+    def encode_chat(self, messages: Sequence[Message], tools: Tools | None = None) -> list[int]:
         from jinja2 import TemplateError
 
         if not self._tokenizer.chat_template:
             raise ApiError("This model has no chat template; use /v1/completions.", code="no_chat_template")
-        turns = [{"role": message.role, "content": message.content} for message in messages]
+        # A template that writes calls in another form is not told of tools: the answer is read in this form.
+        own = CALL_BEGIN in str(self._tokenizer.chat_template)
+        turns = template_turns(messages) if own else plain_turns(messages, tools)
+        declared: list[Any] | None = None
+        if own and tools is not None:
+            declared = [dict(function.declared) for function in tools.functions]
         try:
-            text = self._tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+            text = self._tokenizer.apply_chat_template(
+                turns, tools=declared, add_generation_prompt=True, tokenize=False
+            )
         except TemplateError as error:
             raise ApiError(
                 f"messages cannot be rendered by the model's chat template; {error}.",

@@ -8,8 +8,8 @@ from engine.blocks import Blocks, blocks_for
 from engine.loop import EngineLoop
 from engine.messages import CycleDone, FromEngine, Sampling, Submit
 from engine.ngram import NgramDrafter
-from engine.server.schema import Message
 from engine.server.tokenizer import load_tokenizer
+from engine.server.tools import Message
 from engine.target import DecoderTarget
 from policies.types import PLAIN, Context, CycleStats, Decision, Reason
 from tuner.workload import ROUTES, load_workload

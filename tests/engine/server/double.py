@@ -2,12 +2,13 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
 from engine.messages import Submit, Tokens
 from engine.process import EngineGoneError
 from engine.request import RunningSequence
-from engine.server.schema import Message
+from engine.server.tools import Message, Tools
+from kernels.sampling import TokenLogprob
 from policies.types import Decision, EngineInfo
 
 EOS = 256
@@ -40,11 +41,15 @@ class ByteTokenizer:
 
     stop_token_ids: tuple[int, ...] = (EOS,)
     token_bytes: Sequence[bytes] = TOKEN_BYTES
+    special_tokens: Mapping[int, str] = {EOS: "<eos>"}
 
     def encode(self, text: str) -> list[int]:
         return list(text.encode())
 
-    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+    def encode_output(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def encode_chat(self, messages: Sequence[Message], tools: Tools | None = None) -> list[int]:
         return [EOS, *"".join(message.content for message in messages).encode()]
 
 
@@ -79,6 +84,7 @@ class ScriptedSequence:
     def __init__(self, engine: ScriptedEngine, submit: Submit, steps: Iterable[Step]) -> None:
         self._engine = engine
         self._key = submit.request_key
+        self._top_logprobs = submit.top_logprobs
         self._running = RunningSequence(submit, tuple(stop.encode() for stop in submit.stops), CONTEXT_LIMIT)
         self._steps = iter(steps)
         self._open = True
@@ -102,12 +108,19 @@ class ScriptedSequence:
         self._running.cycles += 1
         self._open = reason is None
         finished = self._running.finished(reason) if reason is not None else None
-        return Tokens(self._key, tuple(step[:count]), finished)
+        tokens = tuple(step[:count])
+        logprobs = () if self._top_logprobs is None else tuple(logprob(token, self._top_logprobs) for token in tokens)
+        return Tokens(self._key, tokens, finished, logprobs)
 
     async def aclose(self) -> None:
         if self._open:
             self._open = False
             self._engine.cancelled.append(self._key)
+
+
+def logprob(token: int, top: int) -> TokenLogprob:
+    """A value for each token, and the tokens after it as the most likely ones."""
+    return TokenLogprob(-token / 100, tuple(((token + more) % VOCABULARY, -more / 8) for more in range(top)))
 
 
 def says(*pieces: str, end: bool = True) -> Callable[[Submit], Iterable[Step]]:

@@ -9,8 +9,8 @@ import pytest
 
 from engine.messages import Submit
 from engine.process import EngineGoneError
-from engine.server.schema import Message
 from engine.server.sequence import OUTPUT_LANGUAGE_TOKENS
+from engine.server.tools import Message
 from kernels.sampling import Sampling
 from policies.testing import FakeClock, ListSink, ScriptedSource
 from policies.types import Context, Decision, FinishReason, Reason, RequestFeatures, RequestStats, SamplingClass
@@ -40,7 +40,7 @@ def test_a_long_conversation_of_empty_turns_is_tokenised_in_a_thread(
 ) -> None:
     threads: list[threading.Thread] = []
 
-    def encode_chat(self: ByteTokenizer, messages: Sequence[Message]) -> list[int]:
+    def encode_chat(self: ByteTokenizer, messages: Sequence[Message], tools: object) -> list[int]:
         threads.append(threading.current_thread())
         return [1]
 

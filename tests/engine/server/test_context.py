@@ -3,7 +3,7 @@
 import pytest
 
 from engine.server.context import LANGUAGES, LanguageDetector, last_user_turn, request_features, strip_fences
-from engine.server.schema import Message
+from engine.server.tools import Message
 from policies.types import SamplingClass
 
 
@@ -112,4 +112,4 @@ def test_the_last_user_turn_counts() -> None:
     ],
 )
 def test_sampling_class_follows_the_temperature(temperature: float, expected: SamplingClass) -> None:
-    assert request_features(temperature, 1, 1, opt_out=False).sampling is expected
+    assert request_features(temperature, 1, 1, opt_out=False, structured=False).sampling is expected

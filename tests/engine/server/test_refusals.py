@@ -24,6 +24,9 @@ from tests.engine.server.harness import (
     send,
 )
 
+CALL: dict[str, Any] = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
+
 CHAT_REFUSALS: list[tuple[dict[str, Any], str, str]] = [
     ({"temperature": -1}, "temperature", "0 to 2"),
     ({"temperature": 2.01}, "temperature", "0 to 2"),
@@ -65,7 +68,20 @@ CHAT_REFUSALS: list[tuple[dict[str, Any], str, str]] = [
     ({"messages": "hi"}, "messages", "at least one"),
     ({"messages": None}, "messages", "list of messages"),
     ({"messages": ["hi"]}, "messages[0]", "object"),
-    ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role", "assistant"),
+    ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role", "assistant"),
+    ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id", "id of the call"),
+    ({"messages": [{"role": "user", "content": "x", "tool_call_id": "a"}]}, "messages[0].tool_call_id", "role tool"),
+    ({"messages": [{"role": "user", "content": "x", "tool_calls": [CALL]}]}, "messages[0].tool_calls", "assistant"),
+    (
+        {"messages": [{"role": "assistant", "tool_calls": [CALL | {"type": "custom"}]}]},
+        "messages[0].tool_calls[0].type",
+        "function",
+    ),
+    (
+        {"messages": [{"role": "assistant", "tool_calls": [CALL | {"function": {"name": "f", "arguments": "{"}}]}]},
+        "messages[0].tool_calls[0].function.arguments",
+        "JSON",
+    ),
     ({"messages": [{"role": ["user"], "content": "x"}]}, "messages[0].role", "assistant"),
     ({"messages": [{"content": "x"}]}, "messages[0].role", "user"),
     ({"messages": [{"role": "user"}]}, "messages[0].content", "string"),
@@ -79,11 +95,70 @@ CHAT_REFUSALS: list[tuple[dict[str, Any], str, str]] = [
         "text",
     ),
     ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text", "string"),
-    ({"response_format": {"type": "json_object"}}, "response_format", '"text"'),
-    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "leave it out"),
-    ({"tool_choice": "required"}, "tool_choice", "none"),
-    ({"logprobs": True}, "logprobs", "false"),
-    ({"top_logprobs": 2}, "top_logprobs", "0"),
+    ({"response_format": {"type": "xml"}}, "response_format.type", "json_object"),
+    ({"response_format": "json"}, "response_format", "object"),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema", "JSON schema"),
+    ({"response_format": {"type": "text", "json_schema": {}}}, "response_format.type", "json_schema"),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "strin"}}}},
+        "response_format",
+        "strin",
+    ),
+    ({"guided_json": {"not": {"type": "string"}}}, "guided_json", "not"),
+    ({"guided_json": "{"}, "guided_json", "JSON schema"),
+    ({"guided_json": "3"}, "guided_json", "JSON schema"),
+    ({"guided_regex": "(a"}, "guided_regex", "unclosed"),
+    ({"guided_choice": []}, "guided_choice", "at least one"),
+    ({"guided_grammar": "root ::= nothing"}, "guided_grammar", "nothing"),
+    ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice", "only one"),
+    ({"structured_outputs": {}}, "structured_outputs", "one of"),
+    ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs", "one of"),
+    ({"structured_outputs": {"xml": 1}}, "structured_outputs.xml", "remove it"),
+    ({"structured_outputs": {"json_object": False}}, "structured_outputs.json_object", "true"),
+    ({"tools": [{"type": "retrieval"}]}, "tools[0].type", "function"),
+    ({"tools": [{"type": "function"}]}, "tools[0].function", "object"),
+    ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name", "letters"),
+    ({"tools": [TOOL, TOOL]}, "tools[1].function.name", "its own name"),
+    (
+        {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}]},
+        "tools[0].function.parameters.type",
+        "object",
+    ),
+    (
+        {
+            "tools": [{"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}],
+            "tool_choice": "required",
+        },
+        "tools",
+        "not",
+    ),
+    ({"tool_choice": "required"}, "tools", "tool_choice"),
+    ({"tools": [TOOL], "tool_choice": "sometimes"}, "tool_choice", "required"),
+    (
+        {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}},
+        "tool_choice.function.name",
+        "f",
+    ),
+    ({"tools": [TOOL], "guided_regex": "a"}, "guided_regex", "tools"),
+    ({"tools": [TOOL], "forced_prefix": "a"}, "forced_prefix", "tools"),
+    ({"logprobs": 1}, "logprobs", "true or false"),
+    ({"top_logprobs": 2}, "top_logprobs", "logprobs: true"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "0 to 20"),
+    ({"min_tokens": -1}, "min_tokens", "at least 0"),
+    ({"min_tokens": 5, "max_tokens": 4}, "min_tokens", "at most 4"),
+    ({"min_tokens": CONTEXT_LIMIT}, "min_tokens", "context"),
+    ({"bad_words": "x"}, "bad_words", "strings"),
+    ({"bad_words": ["x", " "]}, "bad_words", "1 to 200"),
+    ({"allowed_token_ids": []}, "allowed_token_ids", "1 to"),
+    ({"allowed_token_ids": [1, VOCABULARY]}, "allowed_token_ids[1]", "256"),
+    ({"forced_prefix": ""}, "forced_prefix", "not empty"),
+    ({"forced_prefix": [VOCABULARY]}, "forced_prefix[0]", "256"),
+    ({"forced_prefix": "abcd", "max_tokens": 3}, "forced_prefix", "room for 3"),
+    ({"forced_prefix": "a", "guided_regex": "a"}, "forced_prefix", "guided_regex"),
+    ({"watermark": True}, "watermark", "object"),
+    ({"watermark": {"gamma": 1}}, "watermark.gamma", "0.999"),
+    ({"watermark": {"seed": 1}}, "watermark.seed", "remove it"),
+    ({"verifier": "typical"}, "verifier", "coupled"),
     ({"store": True}, "store", "false"),
     ({"service_tier": "flex"}, "service_tier", "auto"),
     ({"reasoning_effort": "high"}, "reasoning_effort", "none"),
@@ -111,7 +186,9 @@ COMPLETION_REFUSALS: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": ["a"] * 65}, "prompt", "64"),
     ({"echo": True}, "echo", "false"),
     ({"suffix": "x"}, "suffix", "leave it out"),
-    ({"logprobs": 1}, "logprobs", "leave it out"),
+    ({"logprobs": True}, "logprobs", "0 to 20"),
+    ({"logprobs": 21}, "logprobs", "0 to 20"),
+    ({"tools": []}, "tools", "no such field"),
     ({"best_of": 3}, "best_of", "n"),
     ({"messages": []}, "messages", "no such field"),
 ]
@@ -258,7 +335,12 @@ def test_without_an_engine_a_request_is_a_503() -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize(
-    ("failure", "status"), [(EngineGoneError("gone"), 503), (SequenceFailedError("It needs too much context."), 400)]
+    ("failure", "status"),
+    [
+        (EngineGoneError("gone"), 503),
+        (SequenceFailedError("It needs too much context."), 400),
+        (SequenceFailedError("Its logits are no numbers.", fault=True), 500),
+    ],
 )
 def test_an_engine_that_fails_before_the_first_token_gives_a_status(
     stream: bool, failure: Exception, status: int

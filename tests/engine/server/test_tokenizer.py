@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from engine.model_config import ModelError
 from engine.server.detokenize import TextStream
 from engine.server.errors import ApiError
-from engine.server.schema import Message
 from engine.server.tokenizer import ModelTokenizer, load_tokenizer
+from engine.server.tools import Message
 from tests.engine.tiny_model import IM_END, IM_START, make_tiny_model
 
 VOCABULARY = 384
