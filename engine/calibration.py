@@ -5,8 +5,8 @@ import statistics
 import time
 from collections.abc import Callable
 
-import torch
-
+from engine.blocks import blocks_for
+from engine.rows import Rows
 from engine.target import DecoderTarget
 from kernels.sampling import Block, Sampling
 from policies.types import CycleStats, Window
@@ -21,15 +21,16 @@ REPEATS = 3
 
 
 def choose_threads(target: DecoderTarget, cores: int) -> int:
-    """torch threads with the fastest plain cycle at load 1; one more must gain 5 % to be taken."""
+    """Threads with the fastest plain cycle at load 1; one more must gain 5 % to be taken."""
+    native = target.decoder.native
     best, best_seconds = 1, float("inf")
     context = min(CONTEXTS[0], target.decoder.capacity - 1)
     for threads in range(1, cores + 1):
-        torch.set_num_threads(threads)
+        native.resize(threads)
         seconds = min(_cycle_seconds(target, 1, 1, context) for _ in range(5))
         if seconds < 0.95 * best_seconds:
             best, best_seconds = threads, seconds
-    torch.set_num_threads(best)
+    native.resize(best)
     return best
 
 
@@ -46,7 +47,7 @@ def calibrate(target: DecoderTarget, slots: int, seed: int, progress: Callable[[
         for rows in ROWS_PER_SEQUENCE
         if load * rows <= max(TOKEN_LIMIT, load)
         for context in (CONTEXTS if rows == 1 else CONTEXTS[:1])
-        if context + rows <= limit
+        if context + rows <= limit and load * blocks_for(context + rows) <= target.decoder.blocks
     ]
     measured: dict[tuple[int, int, int], list[float]] = {point: [] for point in points}
     order = random.Random(seed)
@@ -66,14 +67,15 @@ def calibrate(target: DecoderTarget, slots: int, seed: int, progress: Callable[[
 
 def _cycle_seconds(target: DecoderTarget, load: int, rows: int, context: int) -> float:
     vocabulary = target.decoder.config.vocab_size
-    token_ids = [(7 * index + 3) % vocabulary for index in range(load * rows)]
-    slots = [slot for slot in range(load) for _ in range(rows)]
-    positions = [context + row for _ in range(load) for row in range(rows)]
-    blocks = [
-        Block(slot * rows, tuple(token_ids[slot * rows + 1 : (slot + 1) * rows]), GREEDY, 0) for slot in range(load)
-    ]
+    table = blocks_for(context + rows)
+    parts: list[Rows] = []
+    blocks: list[Block] = []
+    for sequence in range(load):
+        token_ids = tuple((7 * (sequence * rows + row) + 3) % vocabulary for row in range(rows))
+        parts.append(Rows(token_ids, context, range(sequence * table, (sequence + 1) * table), rows))
+        blocks.append(Block(sequence * rows, token_ids[1:], GREEDY, 0))
     started = time.perf_counter()
-    target.verify(token_ids, slots, positions, blocks)
+    target.verify(parts, blocks)
     return time.perf_counter() - started
 
 

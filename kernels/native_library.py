@@ -121,7 +121,9 @@ def load_library(cache: Path) -> ctypes.CDLL:
     try:
         loaded = ctypes.CDLL(str(library))
     except OSError as error:
-        raise NativeError(f"the compiled kernels cannot be loaded ({error}); delete {library} and start again") from error
+        raise NativeError(
+            f"the compiled kernels cannot be loaded ({error}); delete {library} and start again"
+        ) from error
     for function, (result, arguments) in _SIGNATURES.items():
         entry = getattr(loaded, function)
         entry.restype = result
@@ -136,9 +138,9 @@ def _compiler() -> list[str]:
         if not command or shutil.which(command[0]) is None:
             raise NativeError(f"CC is {named!r}, which is no command here; name a C compiler, or unset it")
         return command
-    for command in ("cc", "gcc", "clang"):
-        if shutil.which(command) is not None:
-            return [command]
+    found = next((name for name in ("cc", "gcc", "clang") if shutil.which(name) is not None), None)
+    if found is not None:
+        return [found]
     if importlib.util.find_spec("ziglang") is not None:
         return [sys.executable, "-m", "ziglang", "cc"]
     raise NativeError("no C compiler was found for the CPU kernels; install gcc or clang, or `pip install ziglang`")
@@ -148,7 +150,9 @@ def _version(compiler: list[str]) -> bytes:
     try:
         return subprocess.run([*compiler, "--version"], capture_output=True, check=True, timeout=120).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        raise NativeError(f"the C compiler {' '.join(compiler)} does not answer ({error}); name another in CC") from error
+        raise NativeError(
+            f"the C compiler {' '.join(compiler)} does not answer ({error}); name another in CC"
+        ) from error
 
 
 def _processor() -> bytes:
@@ -171,8 +175,8 @@ def _compile(command: list[str], library: Path) -> None:
             raise NativeError(f"the C compiler failed ({error}); name another in CC") from error
         if done.returncode != 0:
             first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])
-            raise NativeError(f"the CPU kernels do not compile with {command[0]} ({first}); name another compiler in CC")
+            raise NativeError(
+                f"the CPU kernels do not compile with {command[0]} ({first}); name another compiler in CC"
+            )
         # Whole or not at all: another process may be starting as well.
         made.replace(library)
-
-

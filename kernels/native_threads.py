@@ -2,6 +2,7 @@
 
 import ctypes
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 from kernels.native_library import load_library
@@ -21,7 +22,7 @@ class NativeThreads:
         self.library: ctypes.CDLL = load_library(cache)
         self.count = 0
         self.handle = 0
-        self._free = lambda: None
+        self._free: Callable[[], object] | None = None
         self.resize(count)
 
     def resize(self, count: int) -> None:
@@ -33,7 +34,8 @@ class NativeThreads:
         handle = self.library.threads_create(count)
         if not handle:
             raise OSError(f"the system gives no {count} threads; use fewer")
-        self._free()
+        if self._free is not None:
+            self._free()
         self.handle = handle
         self.count = count
         self._free = weakref.finalize(self, self.library.threads_destroy, handle)
