@@ -5,7 +5,7 @@ Times are `time.monotonic()` seconds, which on one machine mean the same in both
 
 from dataclasses import dataclass
 
-from kernels.sampling import Sampling, TokenLogprob
+from kernels.sampling import Sampling, TokenLogprob, Verifier, Watermark
 from policies.types import CyclePolicy, CycleStats, Decision, EngineInfo, EngineStatus, FinishReason
 
 
@@ -190,4 +190,6 @@ __all__ = [
     "Submit",
     "ToEngine",
     "Tokens",
+    "Verifier",
+    "Watermark",
 ]

@@ -21,7 +21,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from sqlalchemy import make_url
 
 from engine.floor import Floor as Floor
-from engine.messages import EngineOptions
+from engine.messages import EngineOptions, Verifier, Watermark
 from engine.model_check import is_complete
 from engine.model_config import ModelError, read_config
 from engine.model_fetch import DEFAULT_MODEL, default_model_path, fetch_default_model, resolve_model
@@ -200,8 +200,7 @@ async def running_service(settings: Settings, console: Console, switchback: bool
                 controller.restore(known.posterior, known.policies, known.pins, known.kill_switches)
             recorder = Recorder(store, RecorderOptions(model=client.info.model), known=known)
             service = Service(settings, client, controller, recorder, queue)
-            server_options = ServerOptions(client.info.model, frozenset(settings.routes), client.info.context_limit)
-            data_app = create_app(client, tokenizer, service.decisions, queue, server_options)
+            data_app = create_app(client, tokenizer, service.decisions, queue, _server_options(settings, client.info))
             admin_app = create_admin_app(controller, recorder, service.render_metrics, lambda: client.alive, settings)
             service.start_learning()
             try:
@@ -359,6 +358,20 @@ def _load_state(store: Store, model: str) -> StoredState | None:
     except StoreUnavailableError as error:
         log.warning("serving starts without the store: %s", error)
         return None
+
+
+def _server_options(settings: Settings, info: EngineInfo) -> ServerOptions:
+    engine = settings.engine
+    watermark = None
+    if engine.watermark_key is not None:
+        watermark = Watermark(engine.watermark_gamma, engine.watermark_delta, engine.watermark_key)
+    return ServerOptions(
+        model=info.model,
+        routes=frozenset(settings.routes),
+        context_limit=info.context_limit,
+        verifier=Verifier(engine.verifier),
+        watermark=watermark,
+    )
 
 
 def _controller_options(settings: Settings, switchback: bool) -> ControllerOptions:

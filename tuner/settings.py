@@ -95,6 +95,12 @@ class EngineSettings(_Group):
     """The drafter that is learned; without it the first of engine.drafters."""
     verifier: Literal["coupled", "rejection", "block"] = "coupled"
     """How drafts are verified; only coupled gives the same text for a seed whatever drafts."""
+    watermark_key: Annotated[int, Field(ge=0, lt=1 << 64)] | None = None
+    """Key of the watermark on every output; without it there is one only where a request asks for it."""
+    watermark_gamma: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.25
+    """Share of the vocabulary that is green after any token, under watermark_key."""
+    watermark_delta: Annotated[float, Field(ge=0.0, le=100.0)] = 2.0
+    """Added to the logits of green tokens, under watermark_key."""
     kv_blocks: Annotated[int, Field(ge=0)] = 0
     """Blocks of 16 tokens in the KV cache; 0 takes what every slot needs at the context limit."""
     prefix_reuse: bool = True
