@@ -11,6 +11,7 @@ from transformers import AutoTokenizer
 from engine.gguf_convert import convert_gguf
 from engine.model_config import read_config
 from engine.weights import load_decoder
+from kernels.native_threads import NativeThreads
 from tests.engine.decoder_runs import chunked
 from tests.engine.tiny_gguf import write_tiny_gguf
 from tests.engine.tiny_model import make_tiny_model
@@ -51,11 +52,11 @@ def test_the_tokenizer_and_the_chat_template_are_those_that_the_gguf_was_made_fr
 
 
 def test_the_logits_are_those_of_the_original_up_to_the_rounding_of_its_weights(
-    original: Path, converted: Path
+    original: Path, converted: Path, native: NativeThreads
 ) -> None:
     token_ids = AutoTokenizer.from_pretrained(original)(TEXT)["input_ids"]
     found, expected = (
-        chunked(load_decoder(folder, "float32", slots=1, capacity=64), token_ids, 0, [8])
+        chunked(load_decoder(folder, "float32", blocks=4, capacity=64, native=native), token_ids, [8])
         for folder in (converted, original)
     )
     assert (found - expected).norm() < 0.02 * expected.norm()
@@ -76,11 +77,11 @@ def test_progress_rises_to_the_whole(original: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.model
-def test_the_default_model_answers_and_splits_digits(default_model: Path) -> None:
+def test_the_default_model_answers_and_splits_digits(default_model: Path, native: NativeThreads) -> None:
     tokenizer = AutoTokenizer.from_pretrained(default_model)
     assert tokenizer.convert_ids_to_tokens(tokenizer("a  12")["input_ids"]) == ["a", "ĠĠ", "1", "2"]
     assert json.loads((default_model / "config.json").read_text())["tie_word_embeddings"] is True
-    decoder = load_decoder(default_model, "float32", slots=1, capacity=64)
+    decoder = load_decoder(default_model, "float32", blocks=4, capacity=64, native=native)
     token_ids = tokenizer("The capital of France is")["input_ids"]
-    best = int(chunked(decoder, token_ids, 0, [64])[-1].argmax())
+    best = int(chunked(decoder, token_ids, [64])[-1].argmax())
     assert tokenizer.decode([best]) == " Paris"
