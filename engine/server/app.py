@@ -18,6 +18,7 @@ from engine.messages import Submit
 from engine.server import errors
 from engine.server.answers import AnswerShape, Choice, Delta, Usage
 from engine.server.context import LanguageDetector, request_features
+from engine.server.cutoff import CutOffMiddleware
 from engine.server.encoding import OutputTokens, output_tokens
 from engine.server.errors import ApiError, invalid, unavailable
 from engine.server.headers import RequestIdMiddleware, decision_headers, looped_header, read_steering
@@ -72,6 +73,7 @@ def create_app(
     app.add_api_route("/v1/completions", server.completions, methods=["POST"])
     app.add_api_route("/v1/models", server.models, methods=["GET"])
     app.add_api_route("/v1/models/{model:path}", server.model, methods=["GET"])
+    app.add_middleware(CutOffMiddleware)
     app.add_middleware(RequestIdMiddleware)
     errors.install(app)
     return app
