@@ -30,6 +30,10 @@ def usable_rows(logits: torch.Tensor, blocks: Sequence[Block]) -> Rows:
                 f"a block owns rows {block.first_row} to {last}, but logits have {logits.shape[0]} rows; "
                 "give each block a row for its last token and one for each draft"
             )
+        if block.draft_probs is not None and len(block.draft_probs) != len(block.drafts):
+            raise ValueError(
+                f"a block has {len(block.drafts)} drafts and {len(block.draft_probs)} draft_probs; give each its own"
+            )
     rows: Rows = logits.detach().numpy()
     return rows
 
