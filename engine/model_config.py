@@ -123,7 +123,7 @@ def read_config(model_path: Path) -> ModelConfig:
     try:
         return parse_config(config)
     except ValueError as error:
-        raise ModelError(f"{file} has {error}") from error
+        raise ModelError(f"{file} has {error}") from None  # a setting is wrong; nothing failed
 
 
 def parse_config(config: Mapping[str, Any]) -> ModelConfig:

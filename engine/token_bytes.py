@@ -3,23 +3,35 @@
 import json
 from pathlib import Path
 
+from engine.model_config import ModelError
+
 
 def load_token_bytes(model_path: Path, vocabulary: int) -> list[bytes]:
     """Bytes of every token id below `vocabulary`, from the model's tokenizer.json.
 
     Byte-level BPE (GPT-2's printable alphabet for bytes) and SentencePiece-style pieces (``▁`` for a space,
-    ``<0xE2>`` for a byte) are told apart by the tokenizer's own decoder. Special tokens stand for no bytes.
+    ``<0xE2>`` for a byte) are told apart by the tokenizer's own decoder. Special tokens stand for no bytes, and so do
+    rows of the model that the tokenizer has no token for.
+
+    Raises:
+        ModelError: a token that the model has no row for; a prompt that contains it could not be read.
     """
     tokenizer = json.loads((model_path / "tokenizer.json").read_text(encoding="utf-8"))
     byte_level = _uses_byte_level(tokenizer.get("decoder"))
     alphabet = {character: byte for byte, character in enumerate(_printable_bytes())}
     pieces = [b""] * vocabulary
+    added_tokens = tokenizer.get("added_tokens", [])
+    ids = {**tokenizer["model"]["vocab"], **{added["content"]: added["id"] for added in added_tokens}}
+    for piece, token in ids.items():
+        if token >= vocabulary:
+            raise ModelError(
+                f"{model_path / 'tokenizer.json'} has token {piece!r} with id {token}, but the model's vocabulary ends "
+                f"at {vocabulary - 1}; use the tokenizer that the model was trained with"
+            )
     for piece, token in tokenizer["model"]["vocab"].items():
-        if token < vocabulary:
-            pieces[token] = _byte_level_piece(piece, alphabet) if byte_level else _sentence_piece(piece)
-    for added in tokenizer.get("added_tokens", []):
-        if added["id"] < vocabulary:
-            pieces[added["id"]] = b"" if added["special"] else added["content"].encode()
+        pieces[token] = _byte_level_piece(piece, alphabet) if byte_level else _sentence_piece(piece)
+    for added in added_tokens:
+        pieces[added["id"]] = b"" if added["special"] else added["content"].encode()
     return pieces
 
 

@@ -99,13 +99,15 @@ def load_tokenizer(model_path: Path, vocabulary: int) -> ModelTokenizer:
     """The tokenizer of the model in `model_path`, whose target has `vocabulary` logits. Reads local files only.
 
     Raises:
-        ModelError: its files are missing or damaged.
+        ModelError: its files are missing or damaged, or are those of another model.
     """
     from transformers import AutoTokenizer  # takes a second to import
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(model_path, local_files_only=True)
         return ModelTokenizer(tokenizer, model_path, vocabulary)
+    except ModelError:
+        raise
     except Exception as error:  # tokenizers raises bare ones for a file that it cannot read
         reason = next(iter(str(error).splitlines()), "").rstrip(".") or type(error).__name__
         raise ModelError(

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, decoders, models
 
+from engine.model_config import ModelError
 from engine.token_bytes import load_token_bytes
 from tests.engine.tiny_model import make_tiny_model
 
@@ -49,9 +50,16 @@ def test_special_tokens_stand_for_no_bytes_and_other_added_tokens_for_their_text
     assert pieces[385:] == [b""] * 5, "rows beyond the vocabulary stand for nothing"
 
 
-def test_a_smaller_vocabulary_leaves_the_rest_out(tmp_path: Path) -> None:
+def test_a_token_beyond_the_models_vocabulary_is_refused_by_name(tmp_path: Path) -> None:
     folder = make_tiny_model(tmp_path)
-    assert load_token_bytes(folder, 300) == load_token_bytes(folder, 384)[:300]
+    with pytest.raises(ModelError, match=r"has token .+ with id \d+, but the model's vocabulary ends at 299"):
+        load_token_bytes(folder, 300)
+    file = folder / "tokenizer.json"
+    content = json.loads(file.read_text())
+    content["added_tokens"].append(content["added_tokens"][0] | {"id": 384, "content": "<|tool|>"})
+    file.write_text(json.dumps(content))
+    with pytest.raises(ModelError, match=r"has token '<\|tool\|>' with id 384"):
+        load_token_bytes(folder, 384)
 
 
 @pytest.fixture

@@ -70,6 +70,11 @@ def test_a_damaged_tokenizer_is_a_model_error(folder: Path, tmp_path: Path, name
         load_tokenizer(tmp_path, VOCABULARY)
 
 
+def test_a_tokenizer_of_another_model_is_a_model_error(folder: Path) -> None:
+    with pytest.raises(ModelError, match=f"vocabulary ends at {VOCABULARY - 2}; use the tokenizer that the model was"):
+        load_tokenizer(folder, VOCABULARY - 1)
+
+
 @pytest.mark.parametrize(
     ("template", "code"),
     [(None, "no_chat_template"), ("{{ raise_exception('roles must alternate') }}", "invalid_value")],
