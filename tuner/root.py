@@ -12,7 +12,9 @@ import threading
 import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -20,6 +22,10 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from sqlalchemy import make_url
 
+from engine.drafter_files import DrafterError as DrafterError
+from engine.drafter_shelf import add_drafter as engine_add_drafter
+from engine.drafter_shelf import remove_drafter as remove_drafter
+from engine.drafter_shelf import shelf
 from engine.floor import Floor as Floor
 from engine.messages import EngineOptions, Verifier, Watermark
 from engine.model_check import is_complete
@@ -248,6 +254,16 @@ def engine_options(settings: Settings) -> EngineOptions:
         prefix_reuse=settings.engine.prefix_reuse,
         verifier=settings.engine.verifier,
     )
+
+
+def drafter_rows(settings: Settings) -> list[dict[str, Any]]:
+    """Every drafter, and whether the configured model can use it. Raises what `engine_options` does."""
+    return [asdict(row) for row in shelf(model_folder(settings))]
+
+
+def add_drafter(settings: Settings, folder: Path, name: str | None) -> Path:
+    """Take a drafter over for the configured model. Raises DrafterError, and what `engine_options` does."""
+    return engine_add_drafter(folder, model_folder(settings), name)
 
 
 def model_folder(settings: Settings) -> Path:

@@ -64,9 +64,13 @@ async def run_drafters(settings: Settings, options: BenchOptions, console: Conso
     skipped: list[str] = []
     async with open_session(settings, console) as session:
         info = session.service.client.info
-        drafters = [name for name in info.drafters if name != PLAIN]
+        loaded = [name for name in info.drafters if name != PLAIN]
+        drafters = [name for name in loaded if name in options.drafters or not options.drafters]
         if not drafters:
-            raise SettingsError("engine.drafters is empty; name some to measure.")
+            raise SettingsError(
+                f"--drafters names {', '.join(options.drafters) or 'none'}; loaded are {', '.join(loaded) or 'none'}: "
+                "add some to engine.drafters."
+            )
         contexts = _contexts(options)
         with progress_bar(console) as progress:
             task = progress.add_task("bench", total=len(contexts))

@@ -30,6 +30,8 @@ class BenchOptions:
     json_path: Path | None = None
     languages: Sequence[str] = ("code", "en", "de", "fr")
     """``drafters``: languages whose prompts are measured."""
+    drafters: Sequence[str] = ()
+    """``drafters``: those that are measured; all that are loaded unless some are named."""
     lengths: Sequence[int] = (2, 4, 8)
     """``drafters``: block lengths that are tried."""
     prompts: int = 4
@@ -48,7 +50,7 @@ class BenchOptions:
         reads = _READS[self.scenario]
         for name in reads:
             value = getattr(self, name)
-            if value is None:
+            if value is None or value == ():
                 continue
             text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
             parts.append(f"--{name} {text}")
@@ -58,7 +60,7 @@ class BenchOptions:
 _READS = {
     "matrix": ("routes", "concurrency", "arms", "tokens", "repeats"),
     "floor": ("repeats",),
-    "drafters": ("routes", "languages", "lengths", "prompts", "tokens", "repeats"),
+    "drafters": ("routes", "languages", "drafters", "lengths", "prompts", "tokens", "repeats"),
     "transformers": ("routes", "arms", "prompts", "tokens", "repeats", "assistant"),
     "cold": ("repeats",),
     "cancel": ("requests", "arms", "tokens"),

@@ -40,10 +40,19 @@ def run_bench(settings: Settings, options: BenchOptions, console: Console) -> in
         SettingsError, WorkloadError: what was asked for cannot be measured; known before anything starts.
         LoadError: a request failed.
     """
+    info, report = _run(settings, options, console)
+    return finish(console, options, info, report)
+
+
+def measure(settings: Settings, options: BenchOptions, console: Console) -> Report:
+    """As `run_bench`, without the bars, which are for a whole set of drafters."""
+    return _run(settings, options, console)[1]
+
+
+def _run(settings: Settings, options: BenchOptions, console: Console) -> tuple[EngineInfo | None, Report]:
     if options.scenario not in RUNNERS:
         raise SettingsError(f"--scenario is {options.scenario!r}; choose from {', '.join(SCENARIOS)}.")
     for name in ("routes", "concurrency", "arms", "languages", "lengths"):
         if not getattr(options, name):
             raise SettingsError(f"--{name} is empty; give at least one, or leave the option out.")
-    info, report = asyncio.run(RUNNERS[options.scenario](settings, options, console))
-    return finish(console, options, info, report)
+    return asyncio.run(RUNNERS[options.scenario](settings, options, console))

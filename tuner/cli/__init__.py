@@ -2,7 +2,7 @@
 
 import typer
 
-from tuner.cli import operator, service
+from tuner.cli import draft, operator, service
 from tuner.cli.failures import SentenceGroup
 
 app = typer.Typer(
@@ -14,6 +14,7 @@ app = typer.Typer(
     help="Chooses, while a language model serves, which drafter to speculate with, how far, and when to stop.",
 )
 model = typer.Typer(no_args_is_help=True, help="The default model.")
+drafters = typer.Typer(no_args_is_help=True, help="The drafters.")
 config = typer.Typer(no_args_is_help=True, help="The configuration.")
 
 app.command()(service.serve)
@@ -25,8 +26,13 @@ app.command()(operator.pin)
 app.command()(operator.unpin)
 app.command()(operator.off)
 app.command()(operator.on)
+drafters.command("list")(draft.list_drafters)
+drafters.command("add")(draft.add)
+drafters.command("test")(draft.try_out)
+drafters.command("remove")(draft.remove)
 model.command("fetch")(service.fetch)
 config.command("show")(service.show)
+app.add_typer(drafters, name="draft")
 app.add_typer(model, name="model")
 app.add_typer(config, name="config")
 

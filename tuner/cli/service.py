@@ -1,5 +1,6 @@
 """Commands that run something here. What they run, and the tensor libraries with it, is imported when one is called."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ from rich.console import Console
 
 from tuner.bench.options import SCENARIOS, BenchOptions
 from tuner.cli.failures import CommandError
-from tuner.cli.output import Format, Output, make_console, print_data
+from tuner.cli.output import PLAIN_WIDTH, Format, Output, make_console, print_data
 from tuner.cli.tables import print_settings
 from tuner.settings_loader import CONFIG_VARIABLE, load_settings
 
@@ -55,14 +56,12 @@ def serve(
     ] = None,
 ) -> None:
     """Serve a model with an OpenAI-compatible API, and tune speculation while it serves."""
-    overrides = _given(
-        {"model": {"path": model}, "server": {"host": host, "port": port}, "admin": {"port": admin_port}}
-    )
+    overrides = given({"model": {"path": model}, "server": {"host": host, "port": port}, "admin": {"port": admin_port}})
     settings = load_settings(config, overrides).settings
-    with _starting():
+    with starting():
         from tuner import root
 
-        raise typer.Exit(root.serve(settings, Console(log_path=False)))
+        raise typer.Exit(root.serve(settings, run_console()))
 
 
 def demo(
@@ -72,11 +71,11 @@ def demo(
     json_path: JsonFile = None,
 ) -> None:
     """Serve the default model to a mix of traffic for a few minutes, and show what is learned."""
-    settings = load_settings(config, _given({"model": {"path": model}})).settings
-    with _starting():
+    settings = load_settings(config, given({"model": {"path": model}})).settings
+    with starting():
         from tuner import demo as runner
 
-        raise typer.Exit(runner.run_demo(settings, json_path, minutes, Console(log_path=False)))
+        raise typer.Exit(runner.run_demo(settings, json_path, minutes, run_console()))
 
 
 def bench(
@@ -88,6 +87,9 @@ def bench(
     arms: Annotated[str, typer.Option("--arms", help="plain, DRAFTER:K and tuned.")] = "plain,ngram:4,tuned",
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Each cell so often, the order reversed.")] = 3,
     languages: Annotated[str, typer.Option("--languages", help="drafters: prompts in these.")] = "code,en,de,fr",
+    drafters: Annotated[
+        str | None, typer.Option("--drafters", help="drafters: which; all that are loaded unless given.")
+    ] = None,
     lengths: Annotated[str, typer.Option("--lengths", help="drafters: block lengths that are tried.")] = "2,4,8",
     prompts: Annotated[int, typer.Option("--prompts", min=1, help="drafters, transformers: prompts of each.")] = 4,
     tokens: Annotated[int, typer.Option("--tokens", min=2, help="Longest output.")] = 64,
@@ -98,8 +100,8 @@ def bench(
     json_path: JsonFile = None,
 ) -> None:
     """Measure on this machine: arms on the workload, the floor, drafters, other engines, and how serving holds up."""
-    settings = load_settings(config, _given({"model": {"path": model}})).settings
-    chosen = list(settings.routes) if routes is None else _listed(routes)
+    settings = load_settings(config, given({"model": {"path": model}})).settings
+    chosen = list(settings.routes) if routes is None else listed(routes)
     for route in chosen:
         if route not in settings.routes:
             known = ", ".join(settings.routes)
@@ -107,26 +109,27 @@ def bench(
     options = BenchOptions(
         scenario=scenario,
         routes=chosen,
-        concurrency=[_positive(part, "--concurrency") for part in _listed(concurrency)],
-        arms=_listed(arms),
+        concurrency=[positive(part, "--concurrency") for part in listed(concurrency)],
+        arms=listed(arms),
         repeats=repeats,
         json_path=json_path,
-        languages=_listed(languages),
-        lengths=[_positive(part, "--lengths") for part in _listed(lengths)],
+        languages=listed(languages),
+        drafters=() if drafters is None else listed(drafters),
+        lengths=[positive(part, "--lengths") for part in listed(lengths)],
         prompts=prompts,
         tokens=tokens,
         assistant=assistant,
         requests=requests,
     )
-    with _starting():
+    with starting():
         from tuner.bench.runner import run_bench
 
-        raise typer.Exit(run_bench(settings, options, Console(log_path=False)))
+        raise typer.Exit(run_bench(settings, options, run_console()))
 
 
 def fetch() -> None:
     """Download the default model once, and convert it into the local cache."""
-    with _starting():
+    with starting():
         from tuner import root
 
         typer.echo(root.fetch_model(Console(stderr=True)))
@@ -147,8 +150,14 @@ def show(
         print_data({name: value for name, value, _ in rows}, output)
 
 
+def run_console(*, stderr: bool = False) -> Console:
+    """For what runs a while: colours on a terminal, and elsewhere lines that are not cut."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, log_path=False, width=None if stream.isatty() else PLAIN_WIDTH)
+
+
 @contextmanager
-def _starting() -> Iterator[None]:
+def starting() -> Iterator[None]:
     """What keeps the service from starting becomes one sentence; so does a missing extra."""
     try:
         from tuner.root import START_ERRORS
@@ -164,18 +173,20 @@ def _starting() -> Iterator[None]:
         raise CommandError(str(error)) from error
 
 
-def _given(overrides: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def given(overrides: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """`overrides` without what was not given."""
     return {
         group: {key: value for key, value in keys.items() if value is not None} for group, keys in overrides.items()
     }
 
 
-def _listed(text: str) -> list[str]:
+def listed(text: str) -> list[str]:
+    """The parts of a text with commas."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _positive(text: str, option: str) -> int:
+def positive(text: str, option: str) -> int:
+    """A number above 0. Raises BadParameter, which names the option."""
     if not text.isdecimal() or int(text) < 1:
         raise typer.BadParameter(f"{text!r} is not a number above 0.", param_hint=option)
     return int(text)

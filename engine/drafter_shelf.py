@@ -1,0 +1,119 @@
+"""The drafters that an operator has: which fit a target and why not, adding one, removing one. No tensors."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.drafter_files import (
+    BUILT_IN,
+    DESCRIPTION,
+    SHIPPED,
+    DrafterError,
+    added_folder,
+    check_fits,
+    check_model_fits,
+    is_ours,
+    read_drafter,
+)
+from engine.model_config import read_config
+from engine.vocabulary import read_vocabulary
+from policies.types import PLAIN
+
+MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.md", "*.jinja")
+"""What is taken over of a folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShelfRow:
+    """One drafter."""
+
+    name: str
+    kind: str
+    """``lookup``, ``feature_head`` or ``draft_model``."""
+    origin: str
+    """``built in``, ``shipped`` or ``added``."""
+    target: str
+    """The model that it was trained for; empty for one that needs no training, or a model of its own."""
+    file_bytes: int
+    held_out: tuple[float, ...]
+    """S_1.. on held-out text, as its training measured them."""
+    misfit: str
+    """Why the target cannot use it, in one sentence; empty if it can."""
+
+
+def shelf(target_path: Path) -> list[ShelfRow]:
+    """Every drafter: built in, shipped, added. One that an operator added hides a shipped one of its name."""
+    rows = [ShelfRow(name, "lookup", "built in", "", 0, (), "") for name in BUILT_IN]
+    found: dict[str, ShelfRow] = {}
+    for parent, origin in ((SHIPPED, "shipped"), (added_folder(), "added")):
+        for folder in sorted(parent.iterdir()) if parent.is_dir() else ():
+            if (folder / DESCRIPTION).is_file() or (folder / "config.json").is_file():
+                found[folder.name] = _row(folder, origin, target_path)
+    return rows + [found[name] for name in sorted(found)]
+
+
+def add_drafter(folder: Path, target_path: Path, name: str | None = None) -> Path:
+    """Copy a drafter into the operator's own folder, once it is known to fit the target. Returns where it lies.
+
+    Raises:
+        DrafterError: it is no drafter, does not fit, or the name is taken.
+    """
+    folder = folder.expanduser()
+    if not any((folder / file).is_file() for file in (DESCRIPTION, "config.json")):
+        raise DrafterError(f"{folder} is no drafter: give a folder that holds {DESCRIPTION} or config.json")
+    row = _row(folder, "added", target_path)
+    if row.misfit:
+        raise DrafterError(row.misfit)
+    chosen = name or folder.resolve().name
+    if chosen in (*BUILT_IN, PLAIN) or Path(chosen).name != chosen or not chosen or "@" in chosen or "," in chosen:
+        raise DrafterError(f"a drafter cannot be called {chosen!r}; give another one with --name")
+    place = added_folder() / chosen
+    if place.exists():
+        raise DrafterError(f"there is a drafter {chosen!r} already; remove it first, or give another name with --name")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    partial = place.with_name(f".{chosen}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        for pattern in MODEL_FILES:
+            for file in folder.glob(pattern):
+                shutil.copy2(file, partial / file.name)
+        partial.rename(place)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return place
+
+
+def remove_drafter(name: str) -> Path:
+    """Delete a drafter that was added. Returns where it lay.
+
+    Raises:
+        DrafterError: no such drafter was added.
+    """
+    place = added_folder() / name
+    if Path(name).name != name or not place.is_dir():
+        there = [folder.name for folder in sorted(added_folder().iterdir())] if added_folder().is_dir() else []
+        added = f"those added are {', '.join(there)}" if there else "none was added"
+        raise DrafterError(f"no drafter {name!r} was added, so it cannot be removed; {added}")
+    shutil.rmtree(place)
+    return place
+
+
+def _row(folder: Path, origin: str, target_path: Path) -> ShelfRow:
+    size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+    if not is_ours(folder):
+        try:
+            check_model_fits(folder, target_path)
+        except DrafterError as error:
+            return ShelfRow(folder.name, "draft_model", origin, "", size, (), str(error))
+        return ShelfRow(folder.name, "draft_model", origin, "", size, (), "")
+    try:
+        drafter = read_drafter(folder)
+    except DrafterError as error:
+        return ShelfRow(folder.name, "unknown", origin, "", size, (), str(error))
+    misfit = ""
+    try:
+        check_fits(drafter, target_path, read_config(target_path), read_vocabulary(target_path))
+    except DrafterError as error:
+        misfit = str(error)
+    return ShelfRow(folder.name, drafter.kind.value, origin, drafter.target_model, size, drafter.held_out, misfit)

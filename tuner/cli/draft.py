@@ -1,0 +1,112 @@
+"""``paceline draft``: the drafters that there are, and those that are added, tested, removed or trained."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from tuner.bench.options import BenchOptions
+from tuner.cli.failures import USAGE, CommandError
+from tuner.cli.output import Format, Output, make_console, print_data
+from tuner.cli.service import Config, Model, given, listed, positive, run_console, starting
+from tuner.settings import drafter_name
+from tuner.settings_loader import load_settings
+
+Name = Annotated[str, typer.Argument(help="A drafter that `paceline draft list` names.", show_default=False)]
+NEGATIVE_VERDICT = 3
+
+
+def list_drafters(config: Config = None, model: Model = None, output: Output = Format.TABLE) -> None:
+    """Show every drafter: its kind and size, how much of its blocks is kept, and whether it fits the model."""
+    with _drafting():
+        from tuner import root
+
+        rows = root.drafter_rows(load_settings(config, given({"model": {"path": model}})).settings)
+    if output is not Format.TABLE:
+        print_data([row | {"fits": not row["misfit"]} for row in rows], output)
+        return
+    table = Table("drafter", "kind", "origin", "trained for", "MiB", "S_1..S_8", "fits")
+    for row in rows:
+        curve = " ".join(f"{share:.2f}" for share in row["held_out"])
+        size = f"{row['file_bytes'] / 2**20:.1f}" if row["file_bytes"] else ""
+        table.add_row(row["name"], row["kind"], row["origin"], row["target"], size, curve, row["misfit"] or "yes")
+    make_console().print(table)
+
+
+def add(
+    path: Annotated[Path, typer.Argument(help="A drafter's folder, or a model's.", show_default=False)],
+    name: Annotated[
+        str | None, typer.Option("--name", help="Its name here; the folder's unless given.", show_default=False)
+    ] = None,
+    config: Config = None,
+    model: Model = None,
+) -> None:
+    """Take a drafter over, once it is known to fit the model."""
+    with _drafting():
+        from tuner import root
+
+        place = root.add_drafter(load_settings(config, given({"model": {"path": model}})).settings, path, name)
+    typer.echo(f"Added {place.name}: name it in engine.drafters, or test it with `paceline draft test {place.name}`.")
+
+
+def remove(name: Name) -> None:
+    """Delete a drafter that was added."""
+    with _drafting():
+        from tuner import root
+
+        root.remove_drafter(name)
+    typer.echo(f"Removed {name}.")
+
+
+def try_out(
+    name: Name,
+    config: Config = None,
+    model: Model = None,
+    routes: Annotated[str | None, typer.Option("--routes", help="R,..; all of them unless given.")] = None,
+    languages: Annotated[str, typer.Option("--languages", help="Prompts in these.")] = "code,en",
+    lengths: Annotated[str, typer.Option("--lengths", help="Block lengths that are tried.")] = "4,8",
+    prompts: Annotated[int, typer.Option("--prompts", min=1, help="Prompts of each route and language.")] = 3,
+    tokens: Annotated[int, typer.Option("--tokens", min=2, help="Longest output.")] = 64,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Paired rounds.")] = 2,
+    output: Output = Format.TABLE,
+) -> None:
+    """Run held-out prompts with a drafter: S_1..S_8, and tokens per second against plain; ends with 3 if it loses."""
+    overrides = given({"model": {"path": model}}) | {"server": {"port": 0}, "admin": {"port": 0}}
+    settings = load_settings(config, overrides).settings
+    if drafter_name(name) not in settings.engine.drafter_names:
+        drafters = (*settings.engine.drafters, name)
+        settings = settings.model_copy(update={"engine": settings.engine.model_copy(update={"drafters": drafters})})
+    options = BenchOptions(
+        scenario="drafters",
+        routes=list(settings.routes) if routes is None else listed(routes),
+        languages=listed(languages),
+        lengths=[positive(part, "--lengths") for part in listed(lengths)],
+        prompts=prompts,
+        tokens=tokens,
+        repeats=repeats,
+        drafters=[drafter_name(name)],
+    )
+    with _drafting():
+        from tuner.bench.runner import measure
+
+        report = measure(settings, options, run_console(stderr=output is not Format.TABLE))
+    if output is not Format.TABLE:
+        print_data(dict(report.body), output)
+    found = [ratio for ratios in report.body["routes"].values() for ratio in ratios.values()]
+    if all(ratio["high"] is not None and ratio["high"] < 1.0 for ratio in found):
+        raise typer.Exit(NEGATIVE_VERDICT)
+
+
+@contextmanager
+def _drafting() -> Iterator[None]:
+    """What a drafter cannot be is one sentence, and wrong usage; the rest as for every command that runs here."""
+    with starting():
+        from tuner.root import DrafterError
+
+        try:
+            yield
+        except DrafterError as error:
+            raise CommandError(f"{error}.", USAGE) from error
