@@ -4,24 +4,13 @@ Reads the header of the weights only, and imports no tensor library.
 """
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
-from engine.model_config import ModelConfig, ModelError, read_config
+from engine.model_config import ModelError, read_config
+from engine.model_tensors import model_tensors
 
 FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
 WEIGHTS = "model.safetensors"
-LAYER_TENSORS = (
-    "input_layernorm",
-    "self_attn.q_proj",
-    "self_attn.k_proj",
-    "self_attn.v_proj",
-    "self_attn.o_proj",
-    "post_attention_layernorm",
-    "mlp.gate_proj",
-    "mlp.up_proj",
-    "mlp.down_proj",
-)
 
 
 def check_complete(folder: Path) -> None:
@@ -35,7 +24,7 @@ def check_complete(folder: Path) -> None:
         if not (folder / name).is_file():
             raise ModelError(f"{folder} holds no {name}; fetch the model again")
     names = _tensor_names(folder / WEIGHTS)
-    for name in _expected_tensors(config):
+    for name in model_tensors(config):
         if name not in names:
             raise ModelError(f"{folder / WEIGHTS} has no tensor {name}; fetch the model again")
 
@@ -67,13 +56,3 @@ def _tensor_names(weights: Path) -> set[str]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"{weights} is no whole safetensors file ({error}); fetch the model again") from error
     return set(header)
-
-
-def _expected_tensors(config: ModelConfig) -> Iterator[str]:
-    yield "model.embed_tokens.weight"
-    yield "model.norm.weight"
-    if not config.tied_head:
-        yield "lm_head.weight"
-    for layer in range(config.num_layers):
-        for name in LAYER_TENSORS:
-            yield f"model.layers.{layer}.{name}.weight"

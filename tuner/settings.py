@@ -71,11 +71,11 @@ class ModelSettings(_Group):
     """The target."""
 
     path: str | None = None
-    """A folder or a Hugging Face id of a Llama-family model; without it the default model, fetched once."""
+    """Folder or Hugging Face id of a Llama, Mistral, Qwen2 or Qwen3 model; without it the default model is fetched."""
     name: str | None = None
     """The name that clients give; without it the last part of the path."""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
-    """auto takes bfloat16 where the processor computes in it."""
+    """auto takes bfloat16 for weights stored in 16 bits and where the processor computes in it."""
     threads: Annotated[int, Field(ge=0)] = 0
     """Threads of the engine process; 0 measures which number is best at start."""
 
