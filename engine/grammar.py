@@ -35,7 +35,11 @@ class GrammarError(ValueError):
 
 def json_schema_grammar(schema: Mapping[str, Any] | bool) -> str:
     """JSON that validates against `schema`. Raises GrammarError."""
-    return _checked(LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=dict(_JSON_OPTIONS)))  # type: ignore[arg-type]
+    if schema is False:
+        raise GrammarError("the schema is false, which nothing satisfies")
+    options: Any = dict(_JSON_OPTIONS)
+    text = json.dumps({} if schema is True else schema)
+    return _checked(LLMatcher.grammar_from_json_schema(text, overrides=options))
 
 
 def json_object_grammar() -> str:
@@ -132,12 +136,12 @@ class Matcher:
         return (*masks, *(None,) * (len(drafts) + 1 - len(masks)))
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Advance by tokens that were emitted. Raises GrammarError for one that the grammar does not let come."""
+        """Advance by tokens that were emitted. After one that the grammar does not let come, `masks` raises."""
         for token in tokens:
             if token in self._end_tokens:
                 self._ended = True
-            elif not self._matcher.consume_token(token):
-                raise self._error()
+            else:
+                self._matcher.consume_token(token)
 
     def _own(self, tokens: Sequence[int]) -> list[int]:
         """`tokens` with the grammar's one end token in place of each of the sequence's, and none behind it."""

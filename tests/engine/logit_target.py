@@ -1,0 +1,168 @@
+"""A target with logits: a random row for every prefix, verified by the real kernels, over the scripted paged cache."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from engine.blocks import Blocks, blocks_for
+from engine.drafter import SILENT, Drafter, Proposal
+from engine.grammar import Grammars
+from engine.loop import EngineLoop
+from engine.messages import CycleDone, Submit, ToEngine
+from engine.ngram import NgramDrafter
+from engine.request import RunningSequence
+from engine.rows import Rows
+from engine.token_bytes import load_token_bytes
+from kernels.sampling import Block, Chosen, DraftProbs, TokenLogprob, Verifier
+from kernels.verify import verify
+from tests.engine.scripted import Delivered, ScriptedTarget, decision
+
+VOCABULARY = 384
+CONTEXT_LIMIT = 192
+SLOTS = 4
+BLOCK_LENGTHS = (1, 2, 4, 8, 16)
+_CLOSING = frozenset(b'"}],: 0123456789')
+
+
+def _lot(*values: int) -> int:
+    return int.from_bytes(hashlib.blake2b(repr(values).encode(), digest_size=8).digest(), "big")
+
+
+class LogitTarget(ScriptedTarget):
+    """Rows are peaked, and lean to what closes strings and brackets, so that JSON comes to an end."""
+
+    def __init__(self, blocks: int, capacity: int, token_bytes: Sequence[bytes], seed: int) -> None:
+        super().__init__(blocks, capacity)
+        self._seed = seed
+        lean = [3.0 if piece and set(piece) <= _CLOSING else 0.0 for piece in token_bytes]
+        self._lean = np.array(lean, dtype=np.float32)
+        self.nan_after: set[int] = set()
+        """After one of these tokens no logit is a number."""
+
+    def logits(self, prefix: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+        # Two tokens decide, so that texts repeat themselves and n-grams find something.
+        row = np.random.default_rng(_lot(self._seed, *prefix[-2:])).normal(size=VOCABULARY).astype(np.float32)
+        if prefix[-1] in self.nan_after:
+            row[:] = np.nan
+        return row * np.float32(2.5) + self._lean
+
+    def _choose(self, part: Rows, first: int, block: Block) -> Chosen:
+        rows = [self.logits(self._prefix(part, first + offset)) for offset in range(len(block.drafts) + 1)]
+        return verify(torch.from_numpy(np.stack(rows)), [replace(block, first_row=0)])[0]
+
+
+@dataclass(slots=True)
+class RecallingDrafter:
+    """Has the text from an earlier run. A proposed token is right or wrong by a fixed lot."""
+
+    texts: dict[int, list[int]]
+    """By request key."""
+    right_of_ten: int
+    name: str = "recall"
+    memory_bytes: int = 0
+    context_limit: int | None = None
+
+    def propose(self, sequences: Sequence[RunningSequence], lengths: Sequence[int]) -> list[Proposal]:
+        return [self._one(sequence, length) for sequence, length in zip(sequences, lengths, strict=True)]
+
+    def _one(self, sequence: RunningSequence, length: int) -> Proposal:
+        at = sequence.output_length
+        known = self.texts[sequence.key][at : at + length]
+        known += [_lot(at, place) % VOCABULARY for place in range(length - len(known))]
+        drafts = tuple(
+            token if _lot(sequence.key, at, place) % 10 < self.right_of_ten else _lot(token, at) % VOCABULARY
+            for place, token in enumerate(known)
+        )
+        if sequence.sampling.verifier is Verifier.COUPLED:
+            return Proposal(drafts, 1) if drafts else SILENT
+        # Half a chance for the draft and the rest for another: what is right is in the drafter's hands, not in chance.
+        probs = tuple(
+            DraftProbs(np.array(sorted({draft, (draft + 1) % VOCABULARY})), np.array([0.5, 0.5], dtype=np.float32))
+            for draft in drafts
+        )
+        return Proposal(drafts, 1, probs)
+
+    def observe(self, sequence: RunningSequence, emitted: Sequence[int]) -> None:
+        """Nothing is kept."""
+
+    def release(self, request_key: int) -> None:
+        """Nothing is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a sequence has delivered."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...]
+    finish: str
+    accepted: int
+    rejected: int
+
+
+class LogitRig:
+    """An `EngineLoop` over the logits, with the tiny model's tokenizer."""
+
+    def __init__(self, model_path: Path, *, seed: int = 0, drafters: Sequence[Drafter] = ()) -> None:
+        self.token_bytes = load_token_bytes(model_path, VOCABULARY)
+        blocks = Blocks(SLOTS, SLOTS * blocks_for(CONTEXT_LIMIT))
+        self.target = LogitTarget(blocks.blocks, CONTEXT_LIMIT, self.token_bytes, seed)
+        self.delivered = Delivered()
+        self.loop = EngineLoop(
+            target=self.target,
+            drafters={drafter.name: drafter for drafter in (NgramDrafter(1, 4), *drafters)},
+            blocks=blocks,
+            context_limit=CONTEXT_LIMIT,
+            prefill_chunk=7,
+            token_bytes=lambda: self.token_bytes,
+            deliver=self.delivered,
+            grammars=Grammars(model_path, VOCABULARY),
+        )
+
+    def run(self, *messages: ToEngine, steps: int = 3000) -> None:
+        self.loop.step(messages)
+        for _ in range(steps):
+            if self.loop.idle:
+                return
+            self.loop.step(())
+        raise AssertionError(f"still busy after {steps} steps")
+
+    def output(self, request_key: int) -> Output:
+        items = [
+            item
+            for message in self.delivered.messages
+            if isinstance(message, CycleDone)
+            for item in message.tokens
+            if item.request_key == request_key
+        ]
+        finished = items[-1].finished
+        assert finished is not None
+        return Output(
+            tuple(token for item in items for token in item.token_ids),
+            tuple(logprob for item in items for logprob in item.logprobs),
+            finished.reason.value,
+            finished.accepted,
+            sum(finished.rejected_at),
+        )
+
+    def text(self, request_key: int) -> str:
+        return b"".join(self.token_bytes[token] for token in self.output(request_key).tokens).decode(errors="replace")
+
+
+def outputs(
+    model_path: Path, submits: Sequence[Submit], *, drafter: str, block_length: int, right: int = 6, seed: int = 0
+) -> dict[int, Output]:
+    """Each sequence's output, all running together; `recall` is told the plain outputs first."""
+    plain = decision()
+    first = LogitRig(model_path, seed=seed)
+    first.run(*(replace(submit, decision=plain) for submit in submits))
+    texts = {submit.request_key: list(first.output(submit.request_key).tokens) for submit in submits}
+    if drafter == plain.drafter:
+        return {key: first.output(key) for key in texts}
+    rig = LogitRig(model_path, seed=seed, drafters=[RecallingDrafter(texts, right)])
+    rig.run(*(replace(submit, decision=decision(drafter, block_length)) for submit in submits))
+    return {key: rig.output(key) for key in texts}
