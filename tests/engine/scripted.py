@@ -65,6 +65,8 @@ class ScriptedTarget:
         self.rows = 0
         self.prefilled = 0
         """Rows of all prefills."""
+        self.first_choices = 0
+        """Prefills that chose a first token."""
         self.passes: list[tuple[int, ...]] = []
         """Drafts of each block, for each verification."""
         self.broken_seeds: set[int] = set()
@@ -92,6 +94,7 @@ class ScriptedTarget:
         if block is None:
             return None
         assert (block.first_row, block.drafts, block.position) == (0, (), 0)
+        self.first_choices += 1
         return self._choose(part, part.start + len(part.token_ids) - 1, block)
 
     def _write(self, part: Rows) -> None:
