@@ -9,9 +9,8 @@ from pathlib import Path
 from engine.decoder import Decoder
 from engine.drafter_files import DrafterError, DrafterFile
 from engine.learned_drafter import DRAFT_STOP, LearnedDrafter
-from engine.learned_weights import cache_bytes, load_learned
+from engine.learned_weights import load_learned
 from engine.model_config import ModelConfig, ModelError
-from engine.model_tensors import weight_bytes
 from engine.weights import load_decoder
 from kernels.native_draft import NativeDraft
 
@@ -74,8 +73,3 @@ def load_model_as_drafter(
         reads_features=False,
         stop=stop,
     )
-
-
-def model_bytes(config: ModelConfig, dtype: str, blocks: int) -> int:
-    """Bytes of a whole model as a drafter over `blocks` KV blocks, before it is loaded; `dtype` is the target's."""
-    return weight_bytes(config, dtype) + cache_bytes(config, dtype, blocks)

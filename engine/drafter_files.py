@@ -19,6 +19,8 @@ from engine.vocabulary import Vocabulary, first_difference, read_vocabulary
 FORMAT = 1
 DESCRIPTION = "drafter.json"
 WEIGHTS = "model.safetensors"
+OUTPUT_TOKENS = "output_tokens"
+"""Tensor of the tokens that the rows of the head stand for."""
 SHIPPED = Path(__file__).with_name("drafters")
 NGRAM, SUFFIX = "ngram", "suffix"
 BUILT_IN = (NGRAM, SUFFIX)

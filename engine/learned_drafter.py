@@ -11,14 +11,12 @@ from collections.abc import Sequence
 
 from engine.blocks import BLOCK_TOKENS
 from engine.drafter import SILENT, Proposal
+from engine.drafter_plan import CATCH_UP_TOKENS
 from engine.request import RunningSequence
 from kernels.native_draft import Drafted, DraftPart, NativeDraft
 
 DRAFT_STOP = 0.2
 """A draft ends before the product of its confidences falls under this."""
-
-CATCH_UP_TOKENS = 256
-"""Tokens that one call catches up with, over all sequences, so that a long prompt does not hold up a cycle."""
 
 CONFIDENCE_EDGES = (0.3, 0.5, 0.7, 0.85, 0.95)
 """Confidences of the first token from which on a proposal is in bucket 2, 3 and so on."""

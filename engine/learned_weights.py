@@ -1,23 +1,19 @@
-"""A drafter of ours from its folder: its layers over the target's blocks, and the memory that they take."""
+"""A drafter of ours from its folder into layers over the target's blocks."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from engine.blocks import BLOCK_TOKENS
 from engine.checkpoint import Checkpoint
 from engine.decoder import Decoder
-from engine.drafter_files import WEIGHTS, DrafterError, DrafterFile, DrafterKind
+from engine.drafter_files import OUTPUT_TOKENS, WEIGHTS, DrafterError, DrafterFile, DrafterKind
 from engine.model_config import ModelConfig, ModelError
-from engine.model_tensors import BYTES_OF, FLOAT32_BYTES, kv_bytes_per_token, layer_bytes, layer_tensors
+from engine.model_tensors import layer_tensors
 from engine.model_weights import Weights, layer_weights
 from kernels.native_draft import head_rows
 
-OUTPUT_TOKENS = "output_tokens"
 JOIN, EMBEDDING_NORM, FEATURE_NORM = "fc.weight", "embedding_norm.weight", "feature_norm.weight"
 
 
@@ -81,48 +77,15 @@ def _weights(config: ModelConfig, checkpoint: Checkpoint, output_tokens: Tensor,
     )
 
 
-def learned_bytes(drafter: DrafterFile, dtype: str, blocks: int) -> int:
-    """Bytes of a drafter of ours over `blocks` KV blocks, before it is loaded; `dtype` is the target's.
-
-    Raises:
-        DrafterError: its weights cannot be read.
-    """
-    config = replace(drafter.config, vocab_size=_output_count(drafter))
-    hidden = config.hidden_size
-    total = config.vocab_size * hidden * BYTES_OF[dtype] + config.num_layers * layer_bytes(config, dtype)
-    if drafter.kind is DrafterKind.FEATURE_HEAD:
-        total += 2 * hidden * (hidden * BYTES_OF[dtype] + FLOAT32_BYTES)
-    return total + cache_bytes(config, dtype, blocks)
-
-
-def cache_bytes(config: ModelConfig, dtype: str, blocks: int) -> int:
-    """Bytes of keys and values over `blocks` KV blocks, and of the rotary tables."""
-    tables = config.max_position * config.head_dim * FLOAT32_BYTES
-    return blocks * BLOCK_TOKENS * kv_bytes_per_token(config, dtype) + tables
-
-
 def _output_tokens(drafter: DrafterFile, vocabulary: int) -> Tensor:
-    tokens = _with_file(drafter.folder, lambda file: file.get_tensor(OUTPUT_TOKENS))
-    if tokens.dim() != 1 or tokens.dtype != torch.int32 or tokens.numel() == 0:
-        raise ModelError(f"{drafter.folder / WEIGHTS} has {OUTPUT_TOKENS} that are no list of int32; train it again")
-    if tokens[0] < 0 or tokens[-1] >= vocabulary or bool((tokens[1:] <= tokens[:-1]).any()):
-        raise ModelError(
-            f"{drafter.folder / WEIGHTS} has {OUTPUT_TOKENS} that do not rise within 0..{vocabulary - 1}; train it"
-        )
-    return tokens.clone()
-
-
-def _output_count(drafter: DrafterFile) -> int:
-    try:
-        return int(_with_file(drafter.folder, lambda file: file.get_slice(OUTPUT_TOKENS).get_shape())[0])
-    except ModelError as error:
-        raise DrafterError(f"the drafter {drafter.name!r} cannot be loaded: {error}") from error
-
-
-def _with_file(folder: Path, read: Callable[..., Tensor]) -> Tensor:
-    file = folder / WEIGHTS
+    file = drafter.folder / WEIGHTS
     try:
         with safe_open(file, framework="pt") as tensors:
-            return read(tensors)
+            tokens: Tensor = tensors.get_tensor(OUTPUT_TOKENS)
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{file} cannot be read ({error}); train or fetch the drafter again") from error
+    if tokens.dim() != 1 or tokens.dtype != torch.int32 or tokens.numel() == 0:
+        raise ModelError(f"{file} has {OUTPUT_TOKENS} that are no list of int32; train it again")
+    if tokens[0] < 0 or tokens[-1] >= vocabulary or bool((tokens[1:] <= tokens[:-1]).any()):
+        raise ModelError(f"{file} has {OUTPUT_TOKENS} that do not rise within 0..{vocabulary - 1}; train it")
+    return tokens.clone()

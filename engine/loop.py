@@ -2,18 +2,22 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from engine.blocks import Blocks
 from engine.cycle import CycleResult, Emission, Target, block_length, next_block, run_cycle
 from engine.drafter import Drafter
+from engine.drafter_files import DrafterError
 from engine.faults import FAULT, NO_CHOICE, log_fault
 from engine.grammar import GrammarError, Grammars
 from engine.messages import (
     AskStatus,
     Cancel,
     CycleDone,
+    DraftersAre,
     FromEngine,
+    LoadDrafter,
     Redirect,
     SequenceFailed,
     SetCyclePolicy,
@@ -22,12 +26,13 @@ from engine.messages import (
     Submit,
     ToEngine,
     Tokens,
+    UnloadDrafter,
 )
 from engine.request import RunningSequence
 from engine.rows import Rows
 from engine.scheduler import Scheduler
 from kernels.sampling import Block, Chosen
-from policies.types import INITIAL_CYCLE_POLICY, PLAIN, CyclePolicy, CycleStats, EngineStatus
+from policies.types import INITIAL_CYCLE_POLICY, PLAIN, CyclePolicy, CycleStats, Decision, EngineStatus
 
 GRAMMAR_WAIT_SECONDS = 0.02
 """How long a step waits for a grammar's matcher where there is nothing else to do."""
@@ -38,6 +43,18 @@ class PrefillTarget(Target, Protocol):
 
     def prefill(self, part: Rows, block: Block | None) -> Chosen | None:
         """Compute a chunk of a text; with `block`, choose the token after its last row."""
+        ...
+
+
+class LoadedDrafters(Protocol):
+    """Who adds to the loop's drafters, and takes from them, while the engine serves."""
+
+    def load(self, source: str) -> None:
+        """Raises DrafterError."""
+        ...
+
+    def unload(self, name: str) -> None:
+        """Raises DrafterError."""
         ...
 
 
@@ -54,9 +71,13 @@ class EngineLoop:
         token_bytes: Callable[[], list[bytes]],
         deliver: Callable[[FromEngine], None],
         grammars: Grammars | None = None,
+        loaded: LoadedDrafters | None = None,
     ) -> None:
         self._target = target
         self._drafters = drafters
+        self._loaded = loaded
+        self._unloaded: set[str] = set()
+        """Drafters that decisions made before may still name."""
         self.scheduler = Scheduler(blocks)
         self._context_limit = context_limit
         self._prefill_chunk = prefill_chunk
@@ -106,10 +127,34 @@ class EngineLoop:
                 self._policy = policy
             case AskStatus(serial):
                 self._deliver(StatusIs(serial, self.status()))
+            case LoadDrafter(serial, source):
+                self._change_drafters(serial, lambda loaded: loaded.load(source))
+            case UnloadDrafter(serial, name):
+                self._change_drafters(serial, lambda loaded: loaded.unload(name))
             case Shutdown():
                 self.stopping = True
 
+    def _change_drafters(self, serial: int, change: Callable[[LoadedDrafters], None]) -> None:
+        """Load or unload, let go of what cannot be drafted any more, and answer."""
+        before = set(self._drafters)
+        problem = None if self._loaded is not None else "This engine's drafters are fixed."
+        if self._loaded is not None:
+            try:
+                change(self._loaded)
+            except DrafterError as error:
+                problem = str(error)
+        self._unloaded = (self._unloaded | before) - set(self._drafters)
+        for sequence in (*self.scheduler.sequences, *self._starting.values()):
+            sequence.decision = self._possible(sequence.decision)
+        memory_bytes = sum(drafter.memory_bytes for drafter in self._drafters.values())
+        self._deliver(DraftersAre(serial, (PLAIN, *self._drafters), memory_bytes, problem))
+
+    def _possible(self, decision: Decision) -> Decision:
+        """Plain in place of a drafter that was unloaded."""
+        return replace(decision, drafter=PLAIN, cap=0) if decision.drafter in self._unloaded else decision
+
     def _submit(self, submit: Submit) -> None:
+        submit = replace(submit, decision=self._possible(submit.decision))
         problem = self._problem(submit)
         if problem is not None:
             self._deliver(SequenceFailed(submit.request_key, problem))
@@ -229,10 +274,9 @@ class EngineLoop:
         result = run_cycle(self._target, self._drafters, sequences, lengths, self._policy, self._token_bytes)
         for emission in result.emissions:
             sequence = emission.sequence
+            scheduler.blocks.fill(sequence.key, sequence.tokens, len(sequence.tokens) - 1)
             if emission.finish is not None:
                 self._forget(sequence)
-            else:
-                scheduler.blocks.fill(sequence.key, sequence.tokens, len(sequence.tokens) - 1)
         for sequence in result.failed:
             self._fail(sequence)
         return result

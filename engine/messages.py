@@ -57,11 +57,28 @@ class AskStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadDrafter:
+    """Load a drafter while serving; cycles wait for it. Answered by `DraftersAre`."""
+
+    serial: int
+    source: str
+    """As in `EngineOptions.drafters`."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadDrafter:
+    """Forget a drafter while serving: sequences whose decision names it go on plain. Answered by `DraftersAre`."""
+
+    serial: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Shutdown:
     """Finish the cycle in progress and end the process."""
 
 
-ToEngine = Submit | Cancel | Redirect | SetCyclePolicy | AskStatus | Shutdown
+ToEngine = Submit | Cancel | Redirect | SetCyclePolicy | AskStatus | LoadDrafter | UnloadDrafter | Shutdown
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +145,19 @@ class StatusIs:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftersAre:
+    """What came of loading or unloading a drafter."""
+
+    serial: int
+    drafters: tuple[str, ...]
+    """What a decision may name from now on, plain included."""
+    memory_bytes: int
+    """What they hold together at most."""
+    problem: str | None
+    """Why nothing has changed, one sentence for people."""
+
+
+@dataclass(frozen=True, slots=True)
 class SequenceFailed:
     """A sequence that the engine cannot run, or cannot run to its end; `message` is one sentence for people."""
 
@@ -137,7 +167,7 @@ class SequenceFailed:
     """True: the engine's or the model's fault; False: what the request asks for cannot be."""
 
 
-FromEngine = Ready | StartFailed | Progress | CycleDone | StatusIs | SequenceFailed
+FromEngine = Ready | StartFailed | Progress | CycleDone | StatusIs | DraftersAre | SequenceFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +189,12 @@ class EngineOptions:
     ngram_min_match: int = 2
     ngram_max_match: int = 16
     drafters: tuple[str, ...] = ("ngram",)
-    """Drafters to load, in order: ngram, suffix, the name of a shipped or added drafter, or a folder."""
+    """Drafters to load, in order: ngram, suffix, the name of a shipped or added drafter, or a folder, each with
+    ``@DEVICE`` where it is not the CPU. Empty: ngram, suffix, and every shipped or added one that fits the model."""
+    suffix_shared_routes: tuple[str, ...] = ()
+    """Routes on which the suffix drafter reads the outputs of earlier requests as well; timing then tells of them."""
+    draft_stop: float = 0.2
+    """Learned drafters end a draft before the product of their confidences falls under this; 0 never does."""
     kv_blocks: int = 0
     """Blocks of the KV cache; 0 takes what every slot needs at the context limit."""
     prefix_reuse: bool = True
@@ -175,9 +210,11 @@ __all__ = [
     "AskStatus",
     "Cancel",
     "CycleDone",
+    "DraftersAre",
     "EngineOptions",
     "Finished",
     "FromEngine",
+    "LoadDrafter",
     "Progress",
     "Ready",
     "Redirect",

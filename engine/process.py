@@ -14,14 +14,18 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.connection import Connection
+from typing import Any
 
 from engine.messages import (
     AskStatus,
     Cancel,
     CycleDone,
+    DraftersAre,
     EngineOptions,
     FromEngine,
+    LoadDrafter,
     Progress,
     Ready,
     Redirect,
@@ -33,6 +37,7 @@ from engine.messages import (
     Submit,
     ToEngine,
     Tokens,
+    UnloadDrafter,
 )
 from policies.protocols import TelemetrySink
 from policies.types import CyclePolicy, Decision, EngineInfo, EngineStatus
@@ -53,6 +58,10 @@ class SequenceFailedError(Exception):
         super().__init__(message)
         self.fault = fault
         """True: the engine's or the model's fault; False: what the request asks for cannot be."""
+
+
+class DrafterRefusedError(Exception):
+    """A drafter cannot be loaded or unloaded; the message is one sentence for people."""
 
 
 class Generation:
@@ -107,6 +116,7 @@ class EngineClient:
         self._serials = itertools.count(1)
         self._generations: dict[int, Generation] = {}
         self._statuses: dict[int, asyncio.Future[EngineStatus]] = {}
+        self._changes: dict[int, asyncio.Future[DraftersAre]] = {}
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._gone = False
         self._reader = threading.Thread(target=self._read, name="engine-reader", daemon=True)
@@ -189,6 +199,30 @@ class EngineClient:
         self._send(AskStatus(serial))
         return await answer
 
+    async def load_drafter(self, source: str) -> None:
+        """Load a drafter, named as in `EngineOptions.drafters`; `info.drafters` has it then.
+
+        Raises:
+            DrafterRefusedError: it cannot be loaded.
+            EngineGoneError: the process has ended.
+        """
+        await self._change_drafters(LoadDrafter(next(self._serials), source))
+
+    async def unload_drafter(self, name: str) -> None:
+        """Let go of a drafter: what still runs with it goes on plain. Raises as `load_drafter`."""
+        await self._change_drafters(UnloadDrafter(next(self._serials), name))
+
+    async def _change_drafters(self, message: LoadDrafter | UnloadDrafter) -> None:
+        if self._gone:
+            raise EngineGoneError("the engine process has ended")
+        answer: asyncio.Future[DraftersAre] = self._loop.create_future()
+        self._changes[message.serial] = answer
+        self._send(message)
+        came = await answer
+        self.info = replace(self.info, drafters=came.drafters)
+        if came.problem is not None:
+            raise DrafterRefusedError(came.problem)
+
     async def close(self) -> None:
         """End the process; sequences that still run end with EngineGoneError."""
         self._send(Shutdown())
@@ -267,6 +301,10 @@ class EngineClient:
                 answer = self._statuses.pop(serial, None)
                 if answer is not None and not answer.done():
                     answer.set_result(status)
+            case DraftersAre(serial):
+                change = self._changes.pop(serial, None)
+                if change is not None and not change.done():
+                    change.set_result(message)
             case SequenceFailed(request_key, text, fault):
                 generation = self._generations.pop(request_key, None)
                 if generation is not None:
@@ -277,10 +315,12 @@ class EngineClient:
         for generation in self._generations.values():
             generation.put(gone)
         self._generations.clear()
-        for answer in self._statuses.values():
+        answers: list[asyncio.Future[Any]] = [*self._statuses.values(), *self._changes.values()]
+        for answer in answers:
             if not answer.done():
                 answer.set_exception(gone)
         self._statuses.clear()
+        self._changes.clear()
 
 
 def run_engine(connection: Connection) -> None:

@@ -34,6 +34,11 @@ class Scheduler:
     def find(self, request_key: int) -> RunningSequence | None:
         return self._by_key.get(request_key)
 
+    @property
+    def sequences(self) -> tuple[RunningSequence, ...]:
+        """Waiting and running, in order of arrival."""
+        return tuple(self._by_key.values())
+
     def add(self, sequence: RunningSequence) -> None:
         self._arrivals += 1
         sequence.arrival = self._arrivals

@@ -14,8 +14,9 @@ from engine.decoder import Decoder
 from engine.draft_model import load_draft_model, load_model_as_drafter
 from engine.drafter import SILENT, Proposal
 from engine.drafter_files import DrafterKind, check_model_fits, read_drafter
+from engine.drafter_plan import CATCH_UP_TOKENS
 from engine.feature_head import load_feature_head
-from engine.learned_drafter import CATCH_UP_TOKENS, LearnedDrafter, proposal_of
+from engine.learned_drafter import LearnedDrafter, proposal_of
 from engine.messages import Sampling, Submit
 from engine.request import RunningSequence
 from engine.rows import Rows

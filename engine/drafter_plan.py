@@ -1,0 +1,157 @@
+"""What a drafter will be, before it is loaded: whether it fits the target, and the memory that it takes.
+
+Imports no tensor library.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from engine.blocks import BLOCK_TOKENS
+from engine.drafter_files import (
+    BUILT_IN,
+    NGRAM,
+    OUTPUT_TOKENS,
+    WEIGHTS,
+    DrafterError,
+    DrafterFile,
+    DrafterKind,
+    check_fits,
+    check_model_fits,
+    find_drafter,
+    is_ours,
+    parse_spec,
+    read_drafter,
+)
+from engine.model_config import ModelConfig
+from engine.model_tensors import BYTES_OF, FLOAT32_BYTES, kv_bytes_per_token, weight_bytes
+from engine.ngram import INDEX_BYTES
+from engine.suffix import TOKEN_BYTES
+from engine.vocabulary import Vocabulary
+
+CATCH_UP_TOKENS = 256
+"""Tokens that a learned drafter catches up with in one call, over all sequences, so that a long prompt does not hold up
+a cycle."""
+SUFFIX_SHARED_TOKENS = 32768
+"""Tokens of output that the suffix drafter keeps for a route that shares them."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftedTarget:
+    """What is known of the target before it is loaded."""
+
+    path: Path
+    config: ModelConfig
+    vocabulary: Vocabulary
+    dtype: str
+    """bfloat16 or float32."""
+    blocks: int
+    """KV blocks, which every learned drafter has as well."""
+    context_limit: int
+    suffix_shared_routes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterPlan:
+    """A drafter that was found and fits the target."""
+
+    name: str
+    memory_bytes: int
+    """What it will hold at most."""
+    learned: DrafterFile | None = None
+    """One of ours."""
+    folder: Path | None = None
+    """A model of Hugging Face's, with `config`."""
+    config: ModelConfig | None = None
+
+
+def plan_drafter(text: str, target: DraftedTarget) -> DrafterPlan:
+    """Find what an operator named and hold it against the target.
+
+    Raises:
+        DrafterError: it is not there, is placed where this engine cannot run, or does not fit.
+    """
+    spec = parse_spec(text)
+    if spec.source in BUILT_IN:
+        context_tokens = target.blocks * BLOCK_TOKENS
+        if spec.source == NGRAM:
+            return DrafterPlan(NGRAM, context_tokens * INDEX_BYTES)
+        shared_tokens = SUFFIX_SHARED_TOKENS * len(target.suffix_shared_routes)
+        return DrafterPlan(spec.source, (context_tokens + shared_tokens) * TOKEN_BYTES)
+    folder = find_drafter(spec)
+    if is_ours(folder):
+        drafter = replace(read_drafter(folder), name=spec.name)
+        check_fits(drafter, target.path, target.config, target.vocabulary)
+        return DrafterPlan(spec.name, _learned_bytes(drafter, target), learned=drafter)
+    config = check_model_fits(folder, target.path)
+    memory_bytes = weight_bytes(config, target.dtype) + _working_bytes(config, config.vocab_size, target)
+    return DrafterPlan(spec.name, memory_bytes, folder=folder, config=config)
+
+
+def planned_bytes(plans: Iterable[DrafterPlan]) -> int:
+    """What several drafters hold together."""
+    return sum(plan.memory_bytes for plan in plans)
+
+
+def check_memory(plan: DrafterPlan, meminfo: Path = Path("/proc/meminfo")) -> None:
+    """Refuse a drafter for which there is no memory.
+
+    Raises:
+        DrafterError: less is free than it needs.
+    """
+    try:
+        lines = meminfo.read_text().splitlines()
+    except FileNotFoundError:
+        return  # a system that does not tell
+    free = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+    if free is not None and plan.memory_bytes > free:
+        raise DrafterError(
+            f"the drafter {plan.name!r} needs {_mebibytes(plan.memory_bytes)} of memory and {_mebibytes(free)} are "
+            "free; unload another drafter, or give the KV cache fewer blocks"
+        )
+
+
+def _mebibytes(size: int) -> str:
+    return f"{-(-size // 2**20)} MiB"
+
+
+def _learned_bytes(drafter: DrafterFile, target: DraftedTarget) -> int:
+    config = drafter.config
+    outputs = _output_count(drafter.folder)
+    total = (
+        weight_bytes(replace(config, vocab_size=0), target.dtype)
+        + outputs * config.hidden_size * BYTES_OF[target.dtype]
+    )
+    if drafter.kind is DrafterKind.FEATURE_HEAD:
+        total += 2 * config.hidden_size * (config.hidden_size * BYTES_OF[target.dtype] + FLOAT32_BYTES)
+    return total + _working_bytes(config, outputs, target)
+
+
+def _working_bytes(config: ModelConfig, outputs: int, target: DraftedTarget) -> int:
+    """Keys and values, rotary tables, and what a call needs that catches up with as much as one may."""
+    capacity = min(config.max_position, target.context_limit)
+    row = (
+        6 * config.hidden_size
+        + config.query_width
+        + 2 * config.kv_width
+        + config.query_width
+        + config.feed_forward_size
+    )
+    return (
+        target.blocks * BLOCK_TOKENS * kv_bytes_per_token(config, target.dtype)
+        + capacity * config.head_dim * FLOAT32_BYTES
+        + CATCH_UP_TOKENS * row * FLOAT32_BYTES
+        + outputs * FLOAT32_BYTES
+    )
+
+
+def _output_count(folder: Path) -> int:
+    """Read from the header of the weights: 8 bytes of length, then JSON with the shape of every tensor."""
+    file = folder / WEIGHTS
+    try:
+        with file.open("rb") as weights:
+            header = json.loads(weights.read(int.from_bytes(weights.read(8), "little")))
+        return int(header[OUTPUT_TOKENS]["shape"][0])
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise DrafterError(f"{file} cannot be read ({error!r}); train or fetch the drafter again") from error

@@ -1,0 +1,98 @@
+"""The drafters of a running engine: loaded at start or while it serves, and unloaded."""
+
+from engine.blocks import BLOCK_TOKENS
+from engine.decoder import Decoder
+from engine.draft_model import load_draft_model, load_model_as_drafter
+from engine.drafter import Drafter
+from engine.drafter_files import NGRAM, DrafterError, DrafterKind
+from engine.drafter_plan import (
+    SUFFIX_SHARED_TOKENS,
+    DraftedTarget,
+    DrafterPlan,
+    check_memory,
+    plan_drafter,
+)
+from engine.feature_head import load_feature_head
+from engine.learned_drafter import DRAFT_STOP
+from engine.ngram import NgramDrafter
+from engine.suffix import SuffixDrafter
+from policies.types import PLAIN
+
+
+class DrafterSet:
+    """Drafters by the name that decisions use. `engine.loop` reads `loaded` and alone calls the rest.
+
+    Attributes:
+        loaded: the drafters, in the order in which they were loaded; changed in place.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        target: DraftedTarget,
+        *,
+        ngram_match: tuple[int, int],
+        stop: float = DRAFT_STOP,
+    ) -> None:
+        """
+        Args:
+            decoder: the target, loaded; it keeps its features if feature heads are to be loaded.
+            target: the same, as plans know it.
+            ngram_match: shortest and longest match of the n-gram drafter.
+            stop: `LearnedDrafter`'s.
+        """
+        self._decoder = decoder
+        self._target = target
+        self._ngram_match = ngram_match
+        self._stop = stop
+        self.loaded: dict[str, Drafter] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What a decision may name, plain first."""
+        return (PLAIN, *self.loaded)
+
+    @property
+    def memory_bytes(self) -> int:
+        return sum(drafter.memory_bytes for drafter in self.loaded.values())
+
+    def load(self, source: str) -> None:
+        """Load what an operator named; cycles wait for it.
+
+        Raises:
+            DrafterError: it is there already, cannot be found or read, does not fit, or there is no memory for it.
+        """
+        plan = plan_drafter(source, self._target)
+        if plan.name in self.names:
+            raise DrafterError(f"there is a drafter {plan.name!r} already; unload it first, or use another name")
+        check_memory(plan)
+        self.loaded[plan.name] = self._load(plan)
+
+    def unload(self, name: str) -> None:
+        """Forget a drafter with all that it holds.
+
+        Raises:
+            DrafterError: there is none of that name.
+        """
+        if name not in self.loaded:
+            known = ", ".join(self.loaded) or "none"
+            raise DrafterError(f"there is no drafter {name!r} to unload; loaded are {known}")
+        del self.loaded[name]
+
+    def _load(self, plan: DrafterPlan) -> Drafter:
+        decoder, stop = self._decoder, self._stop
+        if plan.learned is not None:
+            ours = load_feature_head if plan.learned.kind is DrafterKind.FEATURE_HEAD else load_draft_model
+            return ours(plan.learned, decoder, memory_bytes=plan.memory_bytes, stop=stop)
+        if plan.folder is not None and plan.config is not None:
+            return load_model_as_drafter(
+                plan.folder, plan.name, plan.config, decoder, memory_bytes=plan.memory_bytes, stop=stop
+            )
+        context_tokens = self._target.blocks * BLOCK_TOKENS
+        if plan.name == NGRAM:
+            return NgramDrafter(*self._ngram_match, context_tokens=context_tokens)
+        return SuffixDrafter(
+            context_tokens=context_tokens,
+            shared_routes=self._target.suffix_shared_routes,
+            shared_tokens=SUFFIX_SHARED_TOKENS,
+        )
