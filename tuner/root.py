@@ -18,11 +18,13 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from sqlalchemy import make_url
 
 from engine.drafter_files import DrafterError as DrafterError
+from engine.drafter_files import fitting_drafters
 from engine.drafter_shelf import add_drafter as engine_add_drafter
 from engine.drafter_shelf import remove_drafter as remove_drafter
 from engine.drafter_shelf import shelf
@@ -41,7 +43,7 @@ from tuner.api.app import create_admin_app
 from tuner.controller import Controller, ControllerOptions
 from tuner.metrics import Gauges, Metrics
 from tuner.recorder import Recorder, RecorderOptions
-from tuner.settings import Settings, SettingsError
+from tuner.settings import AUTO, Settings, SettingsError
 from tuner.switchback import SwitchbackOptions
 from tuner.telemetry import Consumer, TelemetryQueue
 
@@ -187,8 +189,7 @@ async def running_service(settings: Settings, console: Console, switchback: bool
         store = Store(settings.database.url)
         with contextlib.suppress(StoreUnavailableError):  # serving starts without it, and `_load_state` says so
             store.check()
-        if (settings.model.path or DEFAULT_MODEL) == DEFAULT_MODEL:
-            fetch_model(console)  # nothing runs yet that it could hold up
+        settings = prepared(settings, console)  # nothing runs yet that it could hold up
         options = engine_options(settings)
         queue = TelemetryQueue()
         client = await EngineClient.start(options, queue, console.log)
@@ -276,6 +277,26 @@ def floor_of(settings: Settings, rounds: int, progress: Callable[[str], None]) -
     from engine.floor_run import measure_floor  # the tensor library, which a server leaves to its engine process
 
     return measure_floor(engine_options(settings), rounds, progress)
+
+
+def prepared(settings: Settings, console: Console) -> Settings:
+    """Fetch the default model if it is to be served, and put the drafters that fit it in the place of auto.
+
+    Raises:
+        SettingsError: a default names a drafter that is not among them, or what `engine_options` refuses.
+        ModelError: the model cannot be had.
+    """
+    if (settings.model.path or DEFAULT_MODEL) == DEFAULT_MODEL:
+        fetch_model(console)
+    if settings.engine.drafters != (AUTO,):
+        return settings
+    values = settings.model_dump(exclude_unset=True)
+    drafters = fitting_drafters(model_folder(settings))
+    try:
+        return Settings(**values | {"engine": values.get("engine", {}) | {"drafters": drafters}})
+    except ValidationError as error:
+        faults = ". ".join(fault["msg"].removeprefix("Value error, ") for fault in error.errors())
+        raise SettingsError(f"{faults}.") from error
 
 
 async def engine_start_phases(settings: Settings) -> tuple[EngineInfo, dict[str, float]]:

@@ -24,6 +24,8 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from policies.types import MAX_BLOCK_LENGTH, PLAIN, Mode
 
 ENV_PREFIX = "PACELINE_"
+AUTO = "auto"
+"""In place of the drafters' names: every one that fits the model."""
 DEFAULT_ROUTES = ("code-edit", "extract", "chat", "story")
 
 
@@ -90,7 +92,7 @@ class EngineSettings(_Group):
     prefill_chunk: Annotated[int, Field(ge=1)] = 128
     """Prompt tokens processed in one cycle."""
     drafters: Drafters = ("ngram",)
-    """Drafters to load: ngram, suffix, those that `paceline draft list` names, or folders."""
+    """Drafters to load: auto for all that fit, or some of ngram, suffix, those of `paceline draft list`, folders."""
     default_drafter: DrafterName | None = None
     """The drafter that is learned; without it the first of engine.drafters."""
     verifier: Literal["coupled", "rejection", "block"] = "coupled"
@@ -124,6 +126,10 @@ class EngineSettings(_Group):
         """The drafter that is learned; plain without any."""
         return self.default_drafter or next(iter(self.drafter_names[1:]), PLAIN)
 
+    def loads(self, name: str) -> bool:
+        """Whether a decision may name it, as far as the configuration alone can tell."""
+        return AUTO in self.drafters or name in self.drafter_names
+
     @model_validator(mode="after")
     def _match_lengths(self) -> Self:
         if self.ngram_min_match > self.ngram_max_match:
@@ -141,7 +147,9 @@ class EngineSettings(_Group):
                 f"drafters is {', '.join(self.drafters)!r}: give each a name of its own, and not {PLAIN!r}, which is "
                 "always there"
             )
-        if self.learned_drafter not in names:
+        if AUTO in names and len(self.drafters) > 1:
+            raise ValueError(f"drafters is {', '.join(self.drafters)!r}: auto stands alone, since it takes every one")
+        if not self.loads(self.learned_drafter):
             raise ValueError(f"default_drafter is {self.default_drafter!r}: use one of {', '.join(names)}")
         return self
 
@@ -263,7 +271,7 @@ class Settings(BaseSettings):
     def _default_arms_are_loaded(self) -> Self:
         names = self.engine.drafter_names
         for name, route in self.routes.items():
-            if route.default_arm is not None and route.default_arm.drafter not in names:
+            if route.default_arm is not None and not self.engine.loads(route.default_arm.drafter):
                 raise ValueError(
                     f"routes.{name}.default_arm.drafter is {route.default_arm.drafter!r}: use one of "
                     f"{', '.join(names)}, or add it to engine.drafters"

@@ -97,6 +97,7 @@ def test_a_variable_changes_a_route_whose_name_has_a_hyphen(monkeypatch: pytest.
         ("engine: {drafters: [ngram, ngram]}", r"engine\.drafters is 'ngram, ngram': give each a name of its own"),
         ("engine: {drafters: [none]}", r"engine\.drafters is 'none': give each a name of its own, and not 'none'"),
         ("engine: {drafters: [/]}", r"engine\.drafters is '/': give each a name of its own"),
+        ("engine: {drafters: [auto, ngram]}", r"engine\.drafters is 'auto, ngram': auto stands alone"),
         ("engine: {default_drafter: head}", r"engine\.default_drafter is 'head': use one of none, ngram"),
         ("engine: {verifier: fast}", r"engine\.verifier is 'fast' .*'coupled', 'rejection' or 'block'"),
         ("engine: {kv_blocks: -1}", r"engine\.kv_blocks is -1 .*greater than or equal to 0"),
