@@ -7,8 +7,10 @@ nor a full socket ever stops the event loop or a cycle.
 
 import asyncio
 import itertools
+import logging
 import pickle
 import queue
+import signal
 import socket
 import subprocess
 import sys
@@ -41,6 +43,8 @@ from engine.messages import (
 )
 from policies.protocols import TelemetrySink
 from policies.types import CyclePolicy, Decision, EngineInfo, EngineStatus
+
+_log = logging.getLogger(__name__)
 
 
 class EngineStartError(Exception):
@@ -118,7 +122,9 @@ class EngineClient:
         self._statuses: dict[int, asyncio.Future[EngineStatus]] = {}
         self._changes: dict[int, asyncio.Future[DraftersAre]] = {}
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._gone = False
+        self.end = ""
+        """How the process ended, in one sentence; empty while it runs."""
+        self._closing = False
         self._reader = threading.Thread(target=self._read, name="engine-reader", daemon=True)
         self._writer = threading.Thread(target=self._write, name="engine-writer", daemon=True)
         self.info: EngineInfo
@@ -155,7 +161,7 @@ class EngineClient:
     @property
     def alive(self) -> bool:
         """Whether the engine can take requests."""
-        return not self._gone
+        return not self.end
 
     @property
     def pid(self) -> int:
@@ -167,8 +173,8 @@ class EngineClient:
 
     def submit(self, message: Submit) -> Generation:
         """Start a sequence. Raises EngineGoneError when the process has ended."""
-        if self._gone:
-            raise EngineGoneError("the engine process has ended")
+        if self.end:
+            raise EngineGoneError(self.end)
         generation = Generation(self, message.request_key)
         self._generations[message.request_key] = generation
         self._send(message)
@@ -191,8 +197,8 @@ class EngineClient:
 
     async def status(self) -> EngineStatus:
         """A reading, taken between two cycles. Raises EngineGoneError."""
-        if self._gone:
-            raise EngineGoneError("the engine process has ended")
+        if self.end:
+            raise EngineGoneError(self.end)
         serial = next(self._serials)
         answer: asyncio.Future[EngineStatus] = self._loop.create_future()
         self._statuses[serial] = answer
@@ -213,8 +219,8 @@ class EngineClient:
         await self._change_drafters(UnloadDrafter(next(self._serials), name))
 
     async def _change_drafters(self, message: LoadDrafter | UnloadDrafter) -> None:
-        if self._gone:
-            raise EngineGoneError("the engine process has ended")
+        if self.end:
+            raise EngineGoneError(self.end)
         answer: asyncio.Future[DraftersAre] = self._loop.create_future()
         self._changes[message.serial] = answer
         self._send(message)
@@ -225,6 +231,7 @@ class EngineClient:
 
     async def close(self) -> None:
         """End the process; sequences that still run end with EngineGoneError."""
+        self._closing = True
         self._send(Shutdown())
         self._outbox.put(None)
         await asyncio.to_thread(self._end_process)
@@ -253,8 +260,7 @@ class EngineClient:
                     case Progress(text):
                         progress(text)
         except (EOFError, OSError) as error:
-            code = self._process.wait()
-            raise EngineStartError(f"The engine process ended with code {code} before it could serve.") from error
+            raise EngineStartError(f"{_how_it_ended(self._process)} It could not serve yet.") from error
 
     def _read(self) -> None:
         try:
@@ -264,7 +270,9 @@ class EngineClient:
                     self._sink.record_cycle(message.stats)
                 self._in_loop(self._dispatch, message)
         except (EOFError, OSError):
-            self._gone = True
+            self.end = _how_it_ended(self._process)
+            if not self._closing:
+                _log.error("%s", self.end)
             self._outbox.put(None)
             self._in_loop(self._fail_all)
 
@@ -311,7 +319,7 @@ class EngineClient:
                     generation.put(SequenceFailedError(text, fault=fault))
 
     def _fail_all(self) -> None:
-        gone = EngineGoneError("the engine process has ended")
+        gone = EngineGoneError(self.end)
         for generation in self._generations.values():
             generation.put(gone)
         self._generations.clear()
@@ -321,6 +329,20 @@ class EngineClient:
                 answer.set_exception(gone)
         self._statuses.clear()
         self._changes.clear()
+
+
+def _how_it_ended(process: subprocess.Popen[bytes]) -> str:
+    """One sentence; a signal is named. To be asked when its connection has ended."""
+    try:
+        code = process.wait(timeout=20)
+    except subprocess.TimeoutExpired:
+        return "The engine process does not answer any more."
+    if code == -signal.SIGKILL:
+        return "The engine process was ended by SIGKILL, as the system does when memory runs out."
+    if code < 0:
+        known = {number.value: number.name for number in signal.Signals}
+        return f"The engine process was ended by {known.get(-code, f'signal {-code}')}."
+    return f"The engine process has ended with code {code}." if code else "The engine process has ended."
 
 
 def run_engine(connection: Connection) -> None:

@@ -382,7 +382,7 @@ async def _serve_until(stop: asyncio.Event, started: asyncio.Event, settings: Se
             await asyncio.wait([watch], timeout=1.0)
         watch.cancel()
         if not service.client.alive:
-            console.log("the engine process has ended; the log says why")
+            console.log(service.client.end)
             return 1
     return 0
 

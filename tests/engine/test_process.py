@@ -179,7 +179,9 @@ def test_a_message_that_cannot_cross_fails_in_front_of_its_sender(shared: Shared
     assert shared.run(client.status()).running == 0
 
 
-def test_a_killed_engine_is_told_to_everybody_who_waits(model_path: Path) -> None:
+def test_a_killed_engine_is_told_to_everybody_who_waits_with_the_signals_name(
+    model_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def kill() -> None:
         async with running_engine(tiny_options(model_path)) as client:
             assert client.alive
@@ -191,6 +193,9 @@ def test_a_killed_engine_is_told_to_everybody_who_waits(model_path: Path) -> Non
             os.kill(client.pid, signal.SIGKILL)
             ends = await asyncio.gather(*waiting, return_exceptions=True)
             assert [type(end) for end in ends] == [EngineGoneError] * 7
+            sentence = "The engine process was ended by SIGKILL, as the system does when memory runs out."
+            assert {str(end) for end in ends} == {client.end} == {sentence}
+            assert [record.getMessage() for record in caplog.records] == [sentence]
             assert not client.alive
             with pytest.raises(EngineGoneError):
                 client.submit(message(client))
@@ -200,6 +205,23 @@ def test_a_killed_engine_is_told_to_everybody_who_waits(model_path: Path) -> Non
             client.set_cycle_policy(INITIAL_CYCLE_POLICY)
 
     asyncio.run(asyncio.wait_for(kill(), DEADLINE_SECONDS))
+
+
+@pytest.mark.parametrize("ended_by", [signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM])
+def test_an_engine_that_a_signal_ends_before_it_can_serve_is_one_sentence(
+    model_path: Path, monkeypatch: pytest.MonkeyPatch, ended_by: signal.Signals
+) -> None:
+    popen = subprocess.Popen
+
+    def doomed(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        process: subprocess.Popen[bytes] = popen(*arguments, **options)
+        process.send_signal(ended_by)
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", doomed)
+    with pytest.raises(EngineStartError) as caught:
+        asyncio.run(EngineClient.start(tiny_options(model_path), ListSink()))
+    assert str(caught.value) == f"The engine process was ended by {ended_by.name}. It could not serve yet."
 
 
 def test_closing_ends_the_process_and_the_generations_that_still_run(model_path: Path) -> None:
