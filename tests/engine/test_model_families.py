@@ -9,6 +9,7 @@ from torch import Tensor
 from engine.checkpoint import Checkpoint
 from engine.model_config import ModelError, read_config
 from engine.model_weights import model_weights
+from engine.rows import Rows
 from engine.weights import load_decoder
 from kernels.native_threads import NativeThreads
 from tests.engine.decoder_runs import chunked, random_tokens
@@ -71,6 +72,22 @@ def test_bfloat16_rounds_no_more_than_transformers_does(family: Path, exact: Ten
     logits = [chunked(decoder, TOKEN_IDS, lengths, SCATTERED) for lengths in CHUNKS.values()]
     assert relative_error(logits[0], exact) < theirs < 21 * 2**-9
     assert all(torch.equal(other, logits[0]) for other in logits[1:])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_company_changes_no_bit_of_any_family(family: Path, native: NativeThreads, dtype: str) -> None:
+    """Windows and biases included: 1, 9 and 30 rows of three sequences in one pass, as each of them alone."""
+    decoder = load_decoder(family, dtype, blocks=21, capacity=112, native=native)
+    tables = [range(0, 7), range(7, 14), range(14, 21)]
+    starts, counts = (60, 45, 5), (1, 9, 30)
+    alone = [chunked(decoder, TOKEN_IDS, [13], table) for table in tables]
+    parts = [
+        Rows(TOKEN_IDS[start : start + count], start, table, count)
+        for start, count, table in zip(starts, counts, tables, strict=True)
+    ]
+    together = decoder.forward(parts)
+    expected = [logits[start : start + count] for logits, start, count in zip(alone, starts, counts, strict=True)]
+    assert torch.equal(together, torch.cat(expected))
 
 
 def test_what_the_head_reads_is_kept_at_every_position(tmp_path: Path, native: NativeThreads) -> None:
