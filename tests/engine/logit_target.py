@@ -70,11 +70,13 @@ class RecallingDrafter:
         return [self._one(sequence, length) for sequence, length in zip(sequences, lengths, strict=True)]
 
     def _one(self, sequence: RunningSequence, length: int) -> Proposal:
-        at = sequence.output_length
-        known = self.texts[sequence.key][at : at + length]
+        at, text = sequence.output_length, self.texts[sequence.key]
+        known = text[at : at + length]
         known += [_lot(at, place) % VOCABULARY for place in range(length - len(known))]
+        # A wrong token is most often another one of the text: a grammar may well let it come.
+        wrong = [*text, *range(0, VOCABULARY, 16)]
         drafts = tuple(
-            token if _lot(sequence.key, at, place) % 10 < self.right_of_ten else _lot(token, at) % VOCABULARY
+            token if _lot(sequence.key, at, place) % 10 < self.right_of_ten else wrong[_lot(token, at) % len(wrong)]
             for place, token in enumerate(known)
         )
         if sequence.sampling.verifier is Verifier.COUPLED:

@@ -1,0 +1,382 @@
+"""Every feature that changes or describes tokens gives the same inside a block of any length as it gives plain."""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engine.grammar import choice_grammar, json_object_grammar, json_schema_grammar, regex_grammar
+from engine.messages import Cancel, Submit
+from kernels.processors import green_tokens
+from kernels.sampling import Sampling, Verifier, Watermark
+from tests.engine.logit_target import BLOCK_LENGTHS, VOCABULARY, LogitRig, Output, RecallingDrafter, outputs
+from tests.engine.scripted import decision
+from tests.engine.tiny_model import END_OF_TEXT, IM_END, make_tiny_model
+
+ENDS = (END_OF_TEXT, IM_END)
+PROMPT = (5, 70, 9, 70, 9)
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 3},
+    },
+    "required": ["name", "age", "tags"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("model"), vocabulary=VOCABULARY)
+
+
+def ask(key: int = 1, *, grammar: str | None = None, stops: Sequence[str] = (), **sampling: Any) -> Submit:
+    settings = {"temperature": 0.9, "seed": 40 + key, **sampling}
+    return Submit(
+        request_key=key,
+        prompt=PROMPT,
+        sampling=Sampling(**settings),
+        max_tokens=64,
+        stop_token_ids=ENDS,
+        stops=tuple(stops),
+        decision=decision(),
+        submitted_at=0.0,
+        top_logprobs=3,
+        grammar=grammar,
+    )
+
+
+NO_END: dict[str, Any] = {"logit_bias": ((END_OF_TEXT, -100.0), (IM_END, -100.0))}
+FEATURES: dict[str, Callable[[], Submit]] = {
+    "nothing": lambda: ask(**NO_END),
+    "greedy": lambda: ask(temperature=0.0, **NO_END),
+    "min_tokens": lambda: ask(min_tokens=20, end_tokens=ENDS, logit_bias=((IM_END, 9.0),)),
+    "bad words": lambda: ask(bad_words=((70,), (9, 11), (4, 5, 6), (11, 9)), allowed_tokens=(4, 5, 6, 9, 11, 70)),
+    "allowed tokens": lambda: ask(allowed_tokens=tuple(range(30, 60))),
+    "forced prefix": lambda: ask(forced_prefix=tuple(range(100, 113)), **NO_END),
+    "watermark": lambda: ask(watermark=Watermark(key=99), **NO_END),
+    "penalties": lambda: ask(repetition_penalty=1.3, presence_penalty=0.5, frequency_penalty=0.7, **NO_END),
+    "truncation": lambda: ask(top_k=20, top_p=0.9, min_p=0.02, **NO_END),
+    "json schema": lambda: ask(grammar=json_schema_grammar(PERSON)),
+    "json schema, greedy": lambda: ask(grammar=json_schema_grammar(PERSON), temperature=0.0),
+    "json object": lambda: ask(grammar=json_object_grammar()),
+    "regex": lambda: ask(grammar=regex_grammar("([a-z]{1,6} ){8}end")),
+    "choice": lambda: ask(grammar=choice_grammar(["the riders take turns", "the others draft", "nobody"])),
+    "json with a penalty and min_tokens": lambda: ask(
+        grammar=json_schema_grammar(PERSON), min_tokens=60, end_tokens=ENDS, repetition_penalty=1.2
+    ),
+    "stop string": lambda: ask(stops=[" th"], logit_bias=((IM_END, -100.0), (END_OF_TEXT, -100.0))),
+}
+
+
+def assert_same(blocks: Output, plain: Output) -> None:
+    assert blocks.tokens == plain.tokens
+    assert blocks.finish == plain.finish
+    assert len(blocks.logprobs) == len(blocks.tokens)
+    for ours, theirs in zip(blocks.logprobs, plain.logprobs, strict=True):
+        assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-3)
+        assert [token for token, _ in ours.top] == [token for token, _ in theirs.top]
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_21_24_tokens_and_logprobs_are_those_of_plain_at_every_block_length(folder: Path, feature: str) -> None:
+    submit = FEATURES[feature]()
+    plain = outputs(folder, [submit], drafter="none", block_length=0)[1]
+    assert len(plain.tokens) >= 3
+    accepted = rejected = 0
+    for block_length in BLOCK_LENGTHS:
+        for drafter in ("recall", "ngram"):
+            found = outputs(folder, [submit], drafter=drafter, block_length=block_length)[1]
+            assert_same(found, plain)
+            accepted, rejected = accepted + found.accepted, rejected + found.rejected
+    assert accepted > 0
+    assert rejected > 0 or feature == "choice"  # there the grammar cuts every wrong draft
+
+
+def test_sequences_with_different_features_do_not_disturb_each_other(folder: Path) -> None:
+    submits = [replace(make(), request_key=key) for key, make in enumerate(FEATURES.values(), start=1)]
+    together = outputs(folder, submits, drafter="recall", block_length=4)
+    for submit in submits:
+        alone = outputs(folder, [submit], drafter="none", block_length=0)[submit.request_key]
+        assert_same(together[submit.request_key], alone)
+
+
+def test_24_logprobs_are_the_log_softmax_of_the_raw_logits(folder: Path) -> None:
+    """Also for drafts that were accepted, under a mask, a bias and a temperature that they do not see."""
+    submit = ask(temperature=0.4, allowed_tokens=tuple(range(30, 60)), logit_bias=((31, 4.0),), top_k=5)
+    found = outputs(folder, [submit], drafter="recall", block_length=8, right=9)[1]
+    assert found.accepted > 10
+    target = LogitRig(folder).target
+    text = list(PROMPT)
+    for token, given_logprob in zip(found.tokens, found.logprobs, strict=True):
+        expected = torch.from_numpy(target.logits(text)).log_softmax(0)
+        assert given_logprob.logprob == pytest.approx(expected[token].item(), abs=1e-4)
+        top = expected.topk(3)
+        assert [other for other, _ in given_logprob.top] == top.indices.tolist()
+        assert [value for _, value in given_logprob.top] == pytest.approx(top.values.tolist(), abs=1e-4)
+        text.append(token)
+
+
+@pytest.mark.parametrize("block_length", BLOCK_LENGTHS)
+def test_25_32_one_logprob_for_each_token_and_none_past_a_stop_in_mid_block(folder: Path, block_length: int) -> None:
+    free = ask(**NO_END)
+    text = outputs(folder, [free], drafter="none", block_length=0)[1].tokens
+    # A stop string that the twelfth token completes: in blocks of eight it lies in the middle of one.
+    rig = LogitRig(folder)
+    stop = next(piece.decode() for token in text[11:] if (piece := rig.token_bytes[token]).isalpha() and len(piece) > 1)
+    written = b"".join(rig.token_bytes[token] for token in text)
+    length = next(
+        count
+        for count in range(1, len(text) + 1)
+        if stop.encode() in b"".join(rig.token_bytes[token] for token in text[:count])
+    )
+    assert stop.encode() in written
+    found = outputs(folder, [replace(free, stops=(stop,))], drafter="recall", block_length=block_length, right=10)[1]
+    assert found.tokens == text[:length]
+    assert len(found.logprobs) == length
+    assert found.finish == "stop"
+
+
+def test_min_tokens_masks_the_ends_and_looks_for_no_stop_string_before(folder: Path) -> None:
+    eager: dict[str, Any] = {"logit_bias": ((IM_END, 30.0),)}
+    assert len(outputs(folder, [ask(**eager)], drafter="none", block_length=0)[1].tokens) == 1
+    bound = ask(min_tokens=9, end_tokens=ENDS, **eager)
+    for drafter, block_length in (("none", 0), ("recall", 16)):
+        found = outputs(folder, [bound], drafter=drafter, block_length=block_length)[1]
+        assert len(found.tokens) == 10
+        assert found.tokens[-1] == IM_END
+    spaces = ask(min_tokens=6, end_tokens=ENDS, stops=["a", "b"], allowed_tokens=(*range(68, 70), IM_END))
+    rig = LogitRig(folder)
+    assert {rig.token_bytes[token] for token in (68, 69)} <= {b"a", b"b", b"c"}
+    assert len(outputs(folder, [spaces], drafter="recall", block_length=4)[1].tokens) >= 6
+
+
+@pytest.mark.parametrize("block_length", [0, 4, 16])
+def test_bad_words_never_occur_and_their_beginnings_do(folder: Path, block_length: int) -> None:
+    words = ((9, 11), (4, 5, 6), (70,))
+    submits = [ask(key, bad_words=words, allowed_tokens=(4, 5, 6, 9, 11, 70)) for key in range(1, 6)]
+    found = outputs(folder, submits, drafter="recall" if block_length else "none", block_length=block_length)
+    begun = 0
+    for output in found.values():
+        text = output.tokens
+        for word in words:
+            assert all(text[at : at + len(word)] != word for at in range(len(text)))
+        begun += sum(token == 9 for token in text) + sum(text[at : at + 2] == (4, 5) for at in range(len(text)))
+    assert begun > 10
+
+
+def test_a_bad_word_does_not_begin_in_the_prompt(folder: Path) -> None:
+    assert PROMPT[-1] == 9
+    found = outputs(folder, [ask(bad_words=((9, 11),), allowed_tokens=(11,))], drafter="ngram", block_length=4)[1]
+    assert set(found.tokens) == {11}
+
+
+@pytest.mark.parametrize("block_length", [0, 3, 16])
+def test_the_output_begins_with_the_forced_prefix_and_goes_on(folder: Path, block_length: int) -> None:
+    prefix = (200, 201, 202, 203, 204)
+    submit = ask(forced_prefix=prefix, bad_words=((201,),), allowed_tokens=(30, 31), temperature=0.0)
+    drafter = "recall" if block_length else "none"
+    found = outputs(folder, [submit], drafter=drafter, block_length=block_length)[1]
+    assert found.tokens[:5] == prefix
+    assert set(found.tokens[5:]) <= {30, 31}
+    assert len(found.tokens) == 64
+
+
+def test_the_watermark_raises_the_share_of_green_tokens_for_whoever_has_the_key(folder: Path) -> None:
+    mark = Watermark(gamma=0.25, delta=3.0, key=1234)
+
+    def green_share(output: Output, key: int) -> float:
+        before = (PROMPT[-1], *output.tokens[:-1])
+        found = [
+            green_tokens(replace(mark, key=key), last, VOCABULARY)[token]
+            for last, token in zip(before, output.tokens, strict=True)
+        ]
+        return float(np.mean(found))
+
+    submits = [ask(key, watermark=mark, **NO_END) for key in range(1, 5)]
+    marked = outputs(folder, submits, drafter="recall", block_length=8)
+    plain = outputs(
+        folder,
+        [replace(one, sampling=replace(one.sampling, watermark=None)) for one in submits],
+        drafter="none",
+        block_length=0,
+    )
+    assert np.mean([green_share(output, 1234) for output in marked.values()]) > 0.5
+    assert np.mean([green_share(output, 77) for output in marked.values()]) < 0.4
+    assert np.mean([green_share(output, 1234) for output in plain.values()]) < 0.4
+
+
+def test_21_vllm_18902_a_penalty_changes_the_output_and_speculation_does_not(folder: Path) -> None:
+    def text(frequency_penalty: float, drafter: str, block_length: int) -> tuple[int, ...]:
+        submit = ask(temperature=0.0, frequency_penalty=frequency_penalty, **NO_END)
+        return outputs(folder, [submit], drafter=drafter, block_length=block_length)[1].tokens
+
+    assert text(2.0, "none", 0) != text(0.0, "none", 0)
+    assert text(2.0, "recall", 8) == text(2.0, "ngram", 8) == text(2.0, "none", 0)
+
+
+@pytest.mark.parametrize("verifier", list(Verifier))
+@pytest.mark.parametrize("right", [0, 5, 10])
+def test_27_28_json_under_every_verifier_and_drafter_is_whole_and_valid(
+    folder: Path, verifier: Verifier, right: int
+) -> None:
+    submits = [
+        replace(ask(key, grammar=json_schema_grammar(PERSON), verifier=verifier), max_tokens=150) for key in range(1, 5)
+    ]
+    found = outputs(folder, submits, drafter="recall", block_length=5, right=right)
+    rig = LogitRig(folder)
+    ended = 0
+    for output in found.values():
+        assert len(output.logprobs) == len(output.tokens)
+        if output.finish == "stop":
+            ended += 1
+            text = b"".join(rig.token_bytes[token] for token in output.tokens).decode()
+            assert valid(json.loads(text), PERSON), text
+    assert ended >= 3
+    if right == 5:
+        assert sum(output.rejected for output in found.values()) > 0
+
+
+@pytest.mark.parametrize("drafter", ["none", "recall", "ngram"])
+def test_where_nothing_may_come_only_that_sequence_fails(folder: Path, drafter: str) -> None:
+    rig = LogitRig(folder, drafters=[RecallingDrafter({1: [], 2: [], 3: []}, 5)])
+    chosen = decision(drafter, 4 if drafter != "none" else 0)
+    impossible = ask(1, grammar=regex_grammar("[a-z]{30}[0-9]"), allowed_tokens=tuple(range(68, 90)))
+    fine = ask(2, **NO_END)
+    rig.run(*(replace(submit, decision=chosen) for submit in (impossible, fine)))
+    assert "leave no token" in rig.delivered.failures[1]
+    assert 25 <= len(rig.delivered.tokens[1]) <= 30
+    assert len(rig.output(2).tokens) == 64
+
+
+def test_logits_that_are_no_numbers_fail_their_own_sequence_at_the_same_token(folder: Path) -> None:
+    submit = ask(1, **NO_END)
+    text = outputs(folder, [submit], drafter="none", block_length=0)[1].tokens
+    place = next(at for at in range(5, len(text)) if text[at] not in text[:at])
+    for block_length in (0, 1, 4, 16):
+        rig = LogitRig(folder, drafters=[RecallingDrafter({1: list(text), 2: []}, 10)])
+        rig.target.nan_after = {text[place]}
+        chosen = decision("recall", block_length) if block_length else decision()
+        other = ask(2, allowed_tokens=tuple(range(30, 60)), **NO_END)
+        rig.run(replace(submit, decision=chosen), replace(other, decision=chosen))
+        assert tuple(rig.delivered.tokens[1]) == text[: place + 1]
+        assert "logits" in rig.delivered.failures[1]
+        assert len(rig.output(2).tokens) == 64
+
+
+def test_a_grammar_that_cannot_be_used_fails_its_own_sequence(folder: Path) -> None:
+    rig = LogitRig(folder)
+    rig.run(ask(1, grammar="start: nothing"), ask(2, grammar=regex_grammar("a{3}")))
+    assert "cannot be used" in rig.delivered.failures[1]
+    assert rig.text(2) == "aaa"
+
+
+def test_a_sequence_that_is_cancelled_while_its_grammar_is_made_leaves_nothing(folder: Path) -> None:
+    rig = LogitRig(folder)
+    rig.run(ask(1, grammar=json_schema_grammar(PERSON)), Cancel(1))
+    assert rig.loop.idle
+    rig.run(ask(2, grammar=regex_grammar("ab")))
+    assert rig.text(2) == "ab"
+    assert 1 not in rig.delivered.tokens
+    assert rig.loop.status().free_blocks == rig.loop.scheduler.blocks.blocks
+
+
+def test_structured_text_ends_where_its_form_does(folder: Path) -> None:
+    rig = LogitRig(folder)
+    rig.run(ask(1, grammar=regex_grammar("([a-z]{1,6} ){8}end")), ask(2, grammar=choice_grammar(["yes", "no"])))
+    assert re.fullmatch("([a-z]{1,6} ){8}end", rig.text(1))
+    assert rig.text(2) in ("yes", "no")
+    assert rig.output(1).tokens[-1] in ENDS
+
+
+def valid(value: object, schema: dict[str, Any]) -> bool:
+    """Whether `value` validates, for the keywords of the schemas that are made here."""
+    if "enum" in schema:
+        return any(type(value) is type(one) and value == one for one in schema["enum"])
+    match schema["type"]:
+        case "object":
+            return (
+                isinstance(value, dict)
+                and set(schema["required"]) <= set(value) <= set(schema["properties"])
+                and all(valid(inner, schema["properties"][name]) for name, inner in value.items())
+            )
+        case "array":
+            return (
+                isinstance(value, list)
+                and schema.get("minItems", 0) <= len(value) <= schema["maxItems"]
+                and all(valid(inner, schema["items"]) for inner in value)
+            )
+        case "integer":
+            return (
+                isinstance(value, int)
+                and not isinstance(value, bool)
+                and schema.get("minimum", -1 << 80) <= value <= schema.get("maximum", 1 << 80)
+            )
+        case "string":
+            return isinstance(value, str) and schema.get("minLength", 0) <= len(value) <= schema["maxLength"]
+        case "boolean":
+            return isinstance(value, bool)
+        case _:
+            return value is None
+
+
+LEAVES = st.one_of(
+    st.just({"type": "boolean"}),
+    st.just({"type": "null"}),
+    st.builds(
+        lambda low, more: {"type": "integer", "minimum": low, "maximum": low + more},
+        st.integers(-50, 50),
+        st.integers(0, 300),
+    ),
+    st.builds(lambda most: {"type": "string", "maxLength": most}, st.integers(0, 4)),
+    st.builds(
+        lambda values: {"enum": values},
+        st.lists(st.one_of(st.text('abc é"\n', max_size=4), st.booleans()), min_size=1, max_size=3),
+    ),
+)
+SCHEMAS = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.builds(lambda items, most: {"type": "array", "items": items, "maxItems": most}, inner, st.integers(0, 2)),
+        st.builds(
+            lambda properties, some: {
+                "type": "object",
+                "properties": properties,
+                "required": sorted(properties)[: some % (len(properties) + 1)],
+                "additionalProperties": False,
+            },
+            st.dictionaries(st.text("xyz", min_size=1, max_size=2), inner, max_size=3),
+            st.integers(0, 3),
+        ),
+    ),
+    max_leaves=4,
+)
+
+
+def test_any_schema_gives_json_that_validates_and_is_the_same_with_drafts(folder: Path) -> None:
+    ended = 0
+
+    @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(SCHEMAS, st.integers(0, 5))
+    def run(schema: dict[str, Any], seed: int) -> None:
+        nonlocal ended
+        submit = ask(grammar=json_schema_grammar(schema), temperature=1.0)
+        plain = outputs(folder, [submit], drafter="none", block_length=0, seed=seed)[1]
+        assert_same(outputs(folder, [submit], drafter="recall", block_length=5, seed=seed)[1], plain)
+        if plain.finish == "stop":
+            ended += 1
+            text = b"".join(LogitRig(folder).token_bytes[token] for token in plain.tokens).decode()
+            assert valid(json.loads(text), schema), (text, schema)
+
+    run()
+    assert ended > 15
