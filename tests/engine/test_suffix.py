@@ -5,7 +5,7 @@ import tracemalloc
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.drafter import SILENT, Proposal
@@ -27,6 +27,7 @@ from engine.suffix_automaton import COUNTED_CHAIN, ROOT, SuffixAutomaton
 from policies.types import Context, Decision, Reason
 
 TEXTS = st.lists(st.integers(0, 2), min_size=1, max_size=50)
+UNHURRIED = settings(deadline=None)
 CUTS = st.sets(st.integers(1, 50))
 
 
@@ -75,6 +76,7 @@ def built(text: Sequence[int]) -> SuffixAutomaton:
     return automaton
 
 
+@UNHURRIED
 @given(text=TEXTS, cuts=CUTS)
 def test_every_run_is_counted_where_it_occurs(text: list[int], cuts: set[int]) -> None:
     automaton = SuffixAutomaton()
@@ -92,6 +94,7 @@ def test_every_run_is_counted_where_it_occurs(text: list[int], cuts: set[int]) -
                 assert automaton.latest[state] == ends[-1]
 
 
+@UNHURRIED
 @given(texts=st.lists(TEXTS, min_size=1, max_size=4))
 def test_no_run_reaches_over_the_border_of_two_texts(texts: list[list[int]]) -> None:
     automaton = SuffixAutomaton()
@@ -112,6 +115,7 @@ def test_no_run_reaches_over_the_border_of_two_texts(texts: list[list[int]]) -> 
     assert known == runs | {()}
 
 
+@UNHURRIED
 @given(history=TEXTS, later=TEXTS, text=TEXTS)
 def test_the_longest_known_end_is_followed_while_both_texts_grow(
     history: list[int], later: list[int], text: list[int]
@@ -129,6 +133,7 @@ def test_the_longest_known_end_is_followed_while_both_texts_grow(
         assert automaton.counts[state] == len(ends_of(run, history)) + len(ends_of(run, later))
 
 
+@UNHURRIED
 @given(text=TEXTS, length=st.integers(1, 12), min_score=st.sampled_from([0.05, 0.3, 0.6, 0.9]))
 def test_proposals_equal_the_brute_force_oracle(text: list[int], length: int, min_score: float) -> None:
     proposal = SuffixDrafter(min_score=min_score).propose([running(1, text)], [length])[0]
@@ -144,6 +149,7 @@ def test_proposals_equal_the_brute_force_oracle(text: list[int], length: int, mi
     assert proposal == (Proposal(tuple(expected), confidence_of(first)) if expected else SILENT)
 
 
+@UNHURRIED
 @given(text=TEXTS, cuts=CUTS, length=st.integers(1, 8))
 def test_a_text_that_grew_is_continued_like_a_fresh_one(text: list[int], cuts: set[int], length: int) -> None:
     grown = SuffixDrafter()
