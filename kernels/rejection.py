@@ -12,9 +12,9 @@ The text follows the target's distribution exactly, but it depends on the drafte
 seed it repeats only while those, and the cycles in which nothing was verified, repeat as well. Who needs the text to be
 a function of the seed takes coupled verification. Where the sequence is greedy the two are the same.
 
-It rests on two promises of the drafter (see `philox` and `draft_choice`): its noise is of a stream of its own, and
-whether a draft is verified does not depend on that draft's value. Processors and masks: see `processors`; every row
-sees the drafts before it.
+It rests on two promises of the drafter: its noise is of a stream of its own (`philox.draft_stream`), and whether a
+draft is verified does not depend on that draft's value. Processors and masks: see `processors`; every row sees the
+drafts before it.
 """
 
 from collections.abc import Sequence
