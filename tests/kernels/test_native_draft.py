@@ -76,7 +76,8 @@ def random_logits(seed: int, size: int = VOCABULARY, spread: float = 3.0) -> NDA
 def peaked_logits(seed: int) -> NDArray[np.float32]:
     """As language models have them: likely tokens are few, by Zipf's law."""
     ranks = np.random.default_rng(seed).permutation(VOCABULARY)
-    return (-2.0 * np.log(ranks + 1.0)).astype(np.float32)
+    logits: NDArray[np.float32] = (-2.0 * np.log(ranks + 1.0)).astype(np.float32)
+    return logits
 
 
 def some_tokens(seed: int, size: int) -> NDArray[np.int32]:
