@@ -1,16 +1,19 @@
 """Runs prompts of the workload through the engine's loop in this process, with a block length for each."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.blocks import Blocks, blocks_for
+from engine.blocks import Blocks
+from engine.drafter_plan import DraftedTarget
+from engine.drafter_set import DrafterSet
 from engine.loop import EngineLoop
-from engine.messages import CycleDone, FromEngine, Sampling, Submit
-from engine.ngram import NgramDrafter
+from engine.messages import Cancel, CycleDone, FromEngine, Sampling, Submit
 from engine.server.tokenizer import load_tokenizer
 from engine.server.tools import Message
 from engine.target import DecoderTarget
+from engine.vocabulary import read_vocabulary
+from engine.weights import load_decoder
 from policies.types import PLAIN, Context, CycleStats, Decision, Reason
 from tuner.workload import ROUTES, load_workload
 
@@ -42,6 +45,8 @@ class Run:
 
     texts: tuple[tuple[int, ...], ...]
     cycles: tuple[CycleStats, ...]
+    finished: tuple[bool, ...]
+    """False for those that were cancelled before their end."""
 
     @property
     def accepted(self) -> int:
@@ -50,6 +55,43 @@ class Run:
     @property
     def rejected(self) -> int:
         return sum(sequence.verified - sequence.accepted for stats in self.cycles for sequence in stats.sequences)
+
+    @property
+    def preemptions(self) -> int:
+        return sum(stats.preemptions for stats in self.cycles)
+
+    @property
+    def reused_tokens(self) -> int:
+        return sum(stats.reused_tokens for stats in self.cycles)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model with its drafters, as `engine.build` joins them."""
+
+    target: DecoderTarget
+    drafters: DrafterSet
+
+    @property
+    def vocabulary(self) -> int:
+        return self.target.decoder.config.vocab_size
+
+
+def load(model_path: Path, dtype: str, *, blocks: int, drafters: Sequence[str] = ()) -> Served:
+    """One thread: two that wait for each other are slow beside anything else that runs on the machine."""
+    decoder = load_decoder(model_path, dtype, blocks=blocks, capacity=CONTEXT_LIMIT, features=True)
+    drafted = DraftedTarget(
+        path=model_path,
+        config=decoder.config,
+        vocabulary=read_vocabulary(model_path),
+        dtype=str(decoder.dtype).removeprefix("torch."),
+        blocks=blocks,
+        context_limit=CONTEXT_LIMIT,
+    )
+    loaded = DrafterSet(decoder, drafted, ngram_match=(2, 16))
+    for source in drafters:
+        loaded.load(source)
+    return Served(DecoderTarget(decoder), loaded)
 
 
 def read_prompts(model_path: Path, vocabulary: int, per_route: int) -> list[Prompt]:
@@ -71,15 +113,23 @@ def shortest_of_each_route(prompts: Sequence[Prompt]) -> list[Prompt]:
 
 
 def run(
-    target: DecoderTarget,
+    served: Served,
     prompts: Sequence[Prompt],
     samplings: Sequence[Sampling],
     block_lengths: Sequence[int],
     *,
     slots: int,
+    drafters: Sequence[str] = ("ngram",),
     output_tokens: int = OUTPUT_TOKENS,
+    context_limit: int = CONTEXT_LIMIT,
+    blocks: int = 0,
+    cancel_at: Mapping[int, int] | None = None,
 ) -> Run:
-    """Every prompt once, with the sampling and the forced block length of its place; `slots` of them together."""
+    """Every prompt once, with the sampling and the forced block length of its place; `slots` of them together.
+
+    The drafters take turns. `blocks` of the cache are used, all of them for 0. `cancel_at`: the step before which the
+    prompt of a place is cancelled. Everything that was held is free again at the end.
+    """
     done: list[CycleDone] = []
 
     def deliver(message: FromEngine) -> None:
@@ -89,12 +139,12 @@ def run(
     def no_stop_strings() -> list[bytes]:
         raise AssertionError("no sequence has a stop string")
 
-    drafter = NgramDrafter(2, 16)
+    cache = Blocks(slots, blocks or served.target.decoder.blocks)
     loop = EngineLoop(
-        target=target,
-        drafters={drafter.name: drafter},
-        blocks=Blocks(slots, slots * blocks_for(CONTEXT_LIMIT)),
-        context_limit=CONTEXT_LIMIT,
+        target=served.target,
+        drafters=served.drafters.loaded,
+        blocks=cache,
+        context_limit=context_limit,
         prefill_chunk=256,
         token_bytes=no_stop_strings,
         deliver=deliver,
@@ -110,7 +160,7 @@ def run(
             decision=Decision(
                 "test",
                 Context("model", prompt.route, "en"),
-                "ngram" if block_length else PLAIN,
+                drafters[key % len(drafters)] if block_length else PLAIN,
                 block_length,
                 True,
                 Reason.ENGINE_DEFAULT,
@@ -121,19 +171,33 @@ def run(
         for key, (prompt, sampling, block_length) in enumerate(zip(prompts, samplings, block_lengths, strict=True))
     ]
     loop.step(waiting)
+    leaving = dict(cancel_at or {})
+    step = 0
     while not loop.idle:
-        loop.step(())
+        step += 1
+        due = [key for key, when in leaving.items() if when <= step]
+        loop.step([Cancel(key) for key in due])
+        for key in due:
+            del leaving[key]
+        loop.scheduler.check()
+    assert (cache.free_slots, cache.free_blocks) == (cache.slots, cache.blocks)
     texts: list[list[int]] = [[] for _ in prompts]
+    finished = [False] * len(prompts)
     for message in done:
         for item in message.tokens:
             texts[item.request_key].extend(item.token_ids)
-    return Run(tuple(map(tuple, texts)), tuple(message.stats for message in done if message.stats.load))
+            finished[item.request_key] = item.finished is not None
+    return Run(tuple(map(tuple, texts)), tuple(message.stats for message in done), tuple(finished))
 
 
 def differences(plain: Run, other: Run) -> list[str]:
-    """Where texts part: place of the prompt and output position. Empty when every token id is the same."""
+    """Where texts part: place of the prompt and output position. Empty when every token id is the same.
+
+    What a cancelled prompt had emitted by then is compared.
+    """
     found = []
-    for place, (expected, text) in enumerate(zip(plain.texts, other.texts, strict=True)):
+    for place, (whole, text) in enumerate(zip(plain.texts, other.texts, strict=True)):
+        expected = whole if other.finished[place] else whole[: len(text)]
         if expected != text:
             pairs = zip(expected, text, strict=False)
             position = next((index for index, (a, b) in enumerate(pairs) if a != b), min(len(expected), len(text)))
