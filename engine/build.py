@@ -1,23 +1,25 @@
 """Builds the engine from its options, inside the engine process."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from engine.blocks import Blocks, blocks_for
 from engine.calibration import LOADS, calibrate, choose_threads
+from engine.checkpoint import Checkpoint
 from engine.decoder import Decoder
 from engine.drafter_files import DrafterError, fitting_drafters
-from engine.drafter_plan import DraftedTarget
+from engine.drafter_plan import DraftedTarget, plan_drafter
 from engine.drafter_set import DrafterSet
 from engine.grammar import GrammarError, Grammars
 from engine.loop import EngineLoop
+from engine.memory import machine_bytes, plan_memory, refusal
 from engine.messages import EngineOptions, FromEngine, Progress
-from engine.model_config import ModelError, read_config
+from engine.model_config import ModelConfig, ModelError, read_config
 from engine.target import DecoderTarget
 from engine.token_bytes import load_token_bytes
 from engine.vocabulary import read_vocabulary
-from engine.weights import load_decoder, native_threads
+from engine.weights import load_decoder, model_dtype, native_threads
 from policies.types import CycleStats, EngineInfo
 
 
@@ -41,6 +43,22 @@ def build_engine(options: EngineOptions, deliver: Callable[[FromEngine], None]) 
                 f"engine.context_limit is {options.context_limit}; give 2 to {config.max_position}, the most that the "
                 "model reads."
             )
+        dtype = str(model_dtype(config, Checkpoint(model_path), options.dtype)).removeprefix("torch.")
+        drafted = _drafted_target(options, config, dtype, block_count)
+        sources = options.drafters or fitting_drafters(model_path)
+        memory = plan_memory(
+            config,
+            dtype,
+            blocks=block_count,
+            context_limit=options.context_limit,
+            slots=options.slots,
+            prefill_chunk=options.prefill_chunk,
+            drafters=[plan_drafter(source, drafted) for source in sources],
+        )
+        deliver(Progress(str(memory)))
+        problem = refusal(memory, machine_bytes())
+        if problem is not None:
+            raise EngineBuildError(problem)
         native = native_threads(options.threads or cores)
         decoder = load_decoder(
             model_path,
@@ -50,7 +68,7 @@ def build_engine(options: EngineOptions, deliver: Callable[[FromEngine], None]) 
             features=True,
             native=native,
         )
-        drafters = _load_drafters(options, decoder, deliver)
+        drafters = _load_drafters(options, sources, decoder, drafted, deliver)
     except (ModelError, DrafterError, ValueError) as error:
         raise EngineBuildError(str(error)) from error
     target = DecoderTarget(decoder)
@@ -90,29 +108,39 @@ def build_engine(options: EngineOptions, deliver: Callable[[FromEngine], None]) 
         linear_seconds=linear_seconds_by_load[0][1],
         calibration=calibration,
         linear_seconds_by_load=linear_seconds_by_load,
+        memory_bytes=memory.total,
     )
     return loop, info
 
 
-def _load_drafters(options: EngineOptions, decoder: Decoder, deliver: Callable[[FromEngine], None]) -> DrafterSet:
-    """Those that the options name, or all that fit. Raises DrafterError or ModelError."""
+def _drafted_target(options: EngineOptions, config: ModelConfig, dtype: str, blocks: int) -> DraftedTarget:
     model_path = Path(options.model_path)
-    target = DraftedTarget(
+    return DraftedTarget(
         path=model_path,
-        config=decoder.config,
+        config=config,
         vocabulary=read_vocabulary(model_path),
-        dtype=str(decoder.dtype).removeprefix("torch."),
-        blocks=decoder.blocks,
+        dtype=dtype,
+        blocks=blocks,
         context_limit=options.context_limit,
         suffix_shared_routes=options.suffix_shared_routes,
     )
+
+
+def _load_drafters(
+    options: EngineOptions,
+    sources: Sequence[str],
+    decoder: Decoder,
+    target: DraftedTarget,
+    deliver: Callable[[FromEngine], None],
+) -> DrafterSet:
+    """Raises DrafterError or ModelError."""
     drafters = DrafterSet(
         decoder,
         target,
         ngram_match=(options.ngram_min_match, options.ngram_max_match),
         stop=options.draft_stop,
     )
-    for source in options.drafters or fitting_drafters(model_path):
+    for source in sources:
         deliver(Progress(f"loading the drafter {source}"))
         drafters.load(source)
     return drafters

@@ -493,6 +493,8 @@ class EngineInfo:
     """Cycles run at start on synthetic sequences, to seed the cost model."""
     linear_seconds_by_load: tuple[tuple[int, float], ...] = ()
     """(load, median seconds of the linear layers alone for that many tokens)."""
+    memory_bytes: int = 0
+    """The most that the engine process takes, computed before anything was loaded; 0 where nobody did."""
 
 
 @dataclass(frozen=True, slots=True)

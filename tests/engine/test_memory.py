@@ -1,0 +1,89 @@
+"""The memory of the engine process: computed before it starts, and not exceeded."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.memory import MemoryPlan, machine_bytes, plan_memory, refusal
+from engine.messages import EngineOptions, Submit
+from engine.model_config import read_config
+from engine.process import EngineClient, EngineStartError
+from kernels.sampling import Sampling
+from policies.testing import ListSink
+from policies.types import Context, Decision, Reason
+from tests.engine.tiny_model import make_tiny_model
+
+PLAN = MemoryPlan(target=10 << 20, kv_cache=20 << 20, drafters=1 << 20, workspace=2 << 20, process=300 << 20)
+
+
+def test_the_kv_cache_grows_with_its_blocks_and_the_rest_stays(tmp_path: Path) -> None:
+    config = read_config(make_tiny_model(tmp_path))
+    one, two = (
+        plan_memory(config, "float32", blocks=blocks, context_limit=64, slots=2, prefill_chunk=16, drafters=())
+        for blocks in (100, 200)
+    )
+    assert two.kv_cache == 2 * one.kv_cache
+    assert replace(two, kv_cache=one.kv_cache) == one
+    assert one.total == one.target + one.kv_cache + one.drafters + one.workspace + one.process
+
+
+def test_a_plan_that_the_machine_cannot_hold_is_refused_with_its_parts_and_a_remedy() -> None:
+    assert refusal(PLAN, PLAN.total) is None
+    assert refusal(PLAN, None) is None
+    problem = refusal(PLAN, PLAN.total - 1)
+    assert problem is not None
+    for part in ("333 MiB", "KV cache 20 MiB", "this machine has 333 MiB", "lower engine.kv_blocks"):
+        assert part in problem
+
+
+@pytest.mark.parametrize(("limit", "expected"), [("max", 8 << 20), (str(4 << 20), 4 << 20), (str(1 << 40), 8 << 20)])
+def test_a_container_has_no_more_than_its_limit(tmp_path: Path, limit: str, expected: int) -> None:
+    meminfo, cgroup = tmp_path / "meminfo", tmp_path / "memory.max"
+    meminfo.write_text("MemTotal:        8192 kB\nMemFree:         1 kB\n")
+    cgroup.write_text(limit + "\n")
+    assert machine_bytes(meminfo, (cgroup, tmp_path / "absent")) == expected
+    assert machine_bytes(tmp_path / "absent", ()) is None
+
+
+def test_an_engine_that_cannot_fit_does_not_start(tmp_path: Path) -> None:
+    options = EngineOptions(str(make_tiny_model(tmp_path)), "tiny", dtype="float32", threads=1, kv_blocks=1 << 40)
+
+    async def start() -> None:
+        await EngineClient.start(options, ListSink())
+
+    with pytest.raises(
+        EngineStartError, match=r"The engine needs \d+ MiB of memory at most: .*lower engine\.kv_blocks"
+    ):
+        asyncio.run(start())
+
+
+@pytest.mark.slow
+@pytest.mark.model
+def test_the_peak_of_a_full_cache_stays_under_the_plan_and_the_plan_within_a_tenth_of_it(default_model: Path) -> None:
+    options = EngineOptions(
+        str(default_model), "default", threads=1, slots=8, context_limit=1024, drafters=("ngram", "suffix")
+    )
+    decision = Decision("d", Context("m", "chat", "en"), "suffix", 8, True, Reason.PINNED, 0)
+
+    async def run() -> tuple[int, int]:
+        client = await EngineClient.start(options, ListSink())
+        try:
+            vocabulary = client.info.vocabulary
+
+            async def generate(key: int) -> None:
+                prompt = tuple((7919 * key + 31 * index) % vocabulary for index in range(900))
+                submit = Submit(key, prompt, Sampling(temperature=0.0), 123, (), (), decision, 0.0)
+                async for _ in client.submit(submit):
+                    pass
+
+            await asyncio.gather(*(generate(client.next_key()) for _ in range(8)))
+            lines = Path(f"/proc/{client.pid}/status").read_text(encoding="ascii").splitlines()
+            peak = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+            return peak, client.info.memory_bytes
+        finally:
+            await client.close()
+
+    peak, planned = asyncio.run(run())
+    assert peak <= planned <= 1.1 * peak, f"peak {peak / 2**20:.0f} MiB, planned {planned / 2**20:.0f} MiB"
