@@ -28,7 +28,7 @@ class ToolCallStream:
 
     A call is a JSON object ``{"name": ..., "arguments": {...}}``, or a list of them, between `CALL_BEGIN` and
     `CALL_END`; the end of the answer stands for a missing `CALL_END`. What begins like a call and is none, or names a
-    function that was not offered, stays text. Blanks that only set calls apart are left out.
+    function that was not offered, stays text. Blanks before a call, and at the end after one, are left out.
     """
 
     def __init__(self, names: Set[str], several: bool) -> None:
@@ -111,8 +111,8 @@ class ToolCallStream:
     def _text(self, text: str) -> str:
         """`text`, with blanks held back until something else follows them."""
         text = self._blanks + text
-        kept = text if text.strip() else ""
-        self._blanks = "" if kept else text
+        kept = text.rstrip()
+        self._blanks = text[len(kept) :]
         return kept
 
 

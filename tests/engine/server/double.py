@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from engine.messages import Submit, Tokens
 from engine.process import EngineGoneError
@@ -56,8 +57,8 @@ class ByteTokenizer:
 class ScriptedEngine:
     """An `EngineHandle` that plays a script for each sequence, one step a cycle."""
 
-    def __init__(self, script: Callable[[Submit], Iterable[Step]]) -> None:
-        self.info = INFO
+    def __init__(self, script: Callable[[Submit], Iterable[Step]], context_limit: int = CONTEXT_LIMIT) -> None:
+        self.info = replace(INFO, context_limit=context_limit)
         self.alive = True
         self.submitted: list[Submit] = []
         self.cancelled: list[int] = []
@@ -85,7 +86,9 @@ class ScriptedSequence:
         self._engine = engine
         self._key = submit.request_key
         self._top_logprobs = submit.top_logprobs
-        self._running = RunningSequence(submit, tuple(stop.encode() for stop in submit.stops), CONTEXT_LIMIT)
+        self._running = RunningSequence(
+            submit, tuple(stop.encode() for stop in submit.stops), engine.info.context_limit
+        )
         self._steps = iter(steps)
         self._open = True
 
