@@ -1,0 +1,236 @@
+"""Every drafter in the real loop, over the real decoder: the text is that of plain decoding, whatever is drafted."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from engine.blocks import BLOCK_TOKENS, Blocks
+from engine.decoder import Decoder
+from engine.drafter_files import DrafterKind
+from engine.drafter_plan import DraftedTarget
+from engine.drafter_set import DrafterSet
+from engine.loop import EngineLoop
+from engine.messages import DraftersAre, LoadDrafter, Sampling, Submit, ToEngine, UnloadDrafter
+from engine.target import DecoderTarget
+from engine.vocabulary import read_vocabulary
+from engine.weights import load_decoder
+from kernels.native_threads import NativeThreads
+from kernels.sampling import Verifier
+from policies.types import PLAIN, BlockEnd, SequenceStats
+from tests.engine.decoder_runs import random_tokens
+from tests.engine.scripted import Delivered, decision, submit
+from tests.engine.tiny_drafter import make_tiny_drafter
+from tests.engine.tiny_model import make_tiny_model
+
+CONTEXT = 160
+KV_BLOCKS = 48
+SAMPLINGS = (
+    Sampling(temperature=0.0),
+    Sampling(temperature=0.8, top_p=0.9, seed=11),
+    Sampling(temperature=1.0, seed=12, repetition_penalty=1.2),
+    Sampling(temperature=0.0, frequency_penalty=0.3),
+)
+
+
+@pytest.fixture(scope="module")
+def sources(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What to load, by the name that it has then: every kind, and models that are right always and sometimes."""
+    parent = tmp_path_factory.mktemp("drafters")
+    named = {"ngram": "ngram", "suffix": "suffix", "head": "", "small": "", "twin": "", "near": ""}
+    named["head"] = str(make_tiny_drafter(parent / "head", tiny_model, DrafterKind.FEATURE_HEAD))
+    named["small"] = str(make_tiny_drafter(parent / "small", tiny_model, DrafterKind.DRAFT_MODEL, layers=2))
+    for name, noise in (("twin", 0.0), ("near", 0.02)):
+        folder = make_tiny_model(parent / name)
+        tensors = load_file(folder / "model.safetensors")
+        generator = torch.Generator().manual_seed(1)
+        for tensor in tensors.values():
+            tensor += noise * tensor.std() * torch.randn(tensor.shape, generator=generator)
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        named[name] = str(folder)
+    return named
+
+
+@pytest.fixture(scope="module")
+def decoder(tiny_model: Path, native: NativeThreads) -> Decoder:
+    return load_decoder(tiny_model, "float32", blocks=KV_BLOCKS, capacity=CONTEXT, features=True, native=native)
+
+
+class Engine:
+    """A loop over a decoder with some drafters."""
+
+    def __init__(self, decoder: Decoder, model_path: Path, sources: Sequence[str], blocks: int = KV_BLOCKS) -> None:
+        target = DraftedTarget(
+            path=model_path,
+            config=decoder.config,
+            vocabulary=read_vocabulary(model_path),
+            dtype="float32",
+            blocks=decoder.blocks,
+            context_limit=CONTEXT,
+            suffix_shared_routes=("chat",),
+        )
+        self.drafters = DrafterSet(decoder, target, ngram_match=(1, 8), stop=0.0)
+        for source in sources:
+            self.drafters.load(source)
+        self.delivered = Delivered()
+        self.blocks = Blocks(4, blocks)
+        self.loop = EngineLoop(
+            target=DecoderTarget(decoder),
+            drafters=self.drafters.loaded,
+            blocks=self.blocks,
+            context_limit=CONTEXT,
+            prefill_chunk=24,
+            token_bytes=list,
+            deliver=self.delivered,
+            loaded=self.drafters,
+        )
+
+    def run(
+        self, messages: Sequence[Submit], between: Callable[[int], None] = lambda step: None
+    ) -> dict[int, list[int]]:
+        self.loop.step(messages)
+        for step in range(3000):
+            if self.loop.idle:
+                break
+            between(step)
+            self.loop.step(())
+        assert self.loop.idle
+        self.loop.scheduler.check()
+        assert not self.delivered.failures
+        return self.delivered.tokens
+
+    @property
+    def blocks_verified(self) -> list[SequenceStats]:
+        return [item for stats in self.delivered.stats for item in stats.sequences if item.verified]
+
+
+def requests(drafter: str, block_length: int, verifier: Verifier = Verifier.COUPLED) -> list[Submit]:
+    lengths = (1, 15, 16, 40, 90, CONTEXT - 1, CONTEXT - 5)
+    repeated = random_tokens(384, 20, seed=3)
+    return [
+        submit(
+            key,
+            (repeated * 8)[:length] if key % 2 else random_tokens(384, length, seed=key),
+            max_tokens=60,
+            sampling=replace(SAMPLINGS[key % len(SAMPLINGS)], verifier=verifier),
+            chosen=decision(drafter, block_length),
+        )
+        for key, length in enumerate(lengths, start=1)
+    ]
+
+
+@pytest.fixture(scope="module")
+def plain(decoder: Decoder, tiny_model: Path) -> dict[int, list[int]]:
+    return Engine(decoder, tiny_model, []).run(requests(PLAIN, 0))
+
+
+@pytest.mark.parametrize("drafter", ["ngram", "suffix", "head", "small", "twin", "near"])
+@pytest.mark.parametrize("block_length", [1, 2, 3, 5, 8, 13, 16])
+def test_the_text_is_that_of_plain_decoding(
+    drafter: str,
+    block_length: int,
+    decoder: Decoder,
+    tiny_model: Path,
+    sources: dict[str, str],
+    plain: dict[int, list[int]],
+) -> None:
+    engine = Engine(decoder, tiny_model, [sources[drafter]])
+    assert engine.run(requests(drafter, block_length)) == plain
+    assert engine.blocks_verified, "something was drafted"
+    ends = {item.end for item in engine.blocks_verified}
+    if drafter == "twin":
+        assert BlockEnd.FULL in ends
+        assert max(item.accepted for item in engine.blocks_verified) == block_length
+    if drafter == "near":
+        assert {BlockEnd.FULL, BlockEnd.REJECTED} <= ends
+
+
+@pytest.mark.parametrize("drafter", ["suffix", "head", "near"])
+def test_the_text_is_the_same_while_sequences_are_preempted(
+    drafter: str, decoder: Decoder, tiny_model: Path, sources: dict[str, str], plain: dict[int, list[int]]
+) -> None:
+    engine = Engine(decoder, tiny_model, [sources[drafter]], blocks=CONTEXT // BLOCK_TOKENS + 3)
+    assert engine.run(requests(drafter, 6)) == plain
+    assert engine.loop.scheduler.preemptions > 0
+
+
+def test_the_text_is_the_same_with_another_drafter_for_every_sequence(
+    decoder: Decoder, tiny_model: Path, sources: dict[str, str], plain: dict[int, list[int]]
+) -> None:
+    engine = Engine(decoder, tiny_model, list(sources.values()))
+    names = list(sources)
+    messages = [
+        replace(message, decision=decision(names[index % len(names)], 3 + index))
+        for index, message in enumerate(requests(PLAIN, 0))
+    ]
+    assert engine.run(messages) == plain
+
+
+@pytest.mark.parametrize("verifier", [Verifier.REJECTION, Verifier.BLOCK])
+@pytest.mark.parametrize("drafter", ["head", "small", "twin"])
+def test_other_verifiers_take_the_draft_probs_and_accept_a_drafter_that_is_the_target(
+    verifier: Verifier, drafter: str, decoder: Decoder, tiny_model: Path, sources: dict[str, str]
+) -> None:
+    engine = Engine(decoder, tiny_model, [sources[drafter]])
+    messages = [
+        replace(message, sampling=Sampling(temperature=1.0, seed=message.request_key, verifier=verifier))
+        for message in requests(drafter, 5, verifier)
+    ]
+    engine.run(messages)
+    drafted = sum(item.verified for item in engine.blocks_verified)
+    accepted = sum(item.accepted for item in engine.blocks_verified)
+    assert drafted > 100
+    if drafter == "twin":
+        assert accepted > 0.9 * drafted
+    else:
+        assert accepted < 0.9 * drafted
+
+
+def test_a_drafter_is_unloaded_and_loaded_while_sequences_run_with_it(
+    decoder: Decoder, tiny_model: Path, sources: dict[str, str], plain: dict[int, list[int]]
+) -> None:
+    engine = Engine(decoder, tiny_model, ["ngram", sources["twin"], sources["head"]])
+    orders: dict[int, ToEngine] = {
+        8: UnloadDrafter(1, "twin"),
+        9: UnloadDrafter(2, "twin"),
+        20: LoadDrafter(3, sources["twin"]),
+        21: LoadDrafter(4, sources["twin"]),
+        22: UnloadDrafter(5, "head"),
+    }
+
+    def between(step: int) -> None:
+        if step in orders:
+            engine.loop.step([orders[step]])
+
+    memory = engine.drafters.memory_bytes
+    assert engine.run(requests("twin", 4), between) == plain
+    changes = [message for message in engine.delivered.messages if isinstance(message, DraftersAre)]
+    assert [change.drafters for change in changes] == [
+        ("none", "ngram", "head"),
+        ("none", "ngram", "head"),
+        ("none", "ngram", "head", "twin"),
+        ("none", "ngram", "head", "twin"),
+        ("none", "ngram", "twin"),
+    ]
+    assert [change.problem is None for change in changes] == [True, False, True, False, True]
+    assert "no drafter 'twin' to unload; loaded are ngram, head" in str(changes[1].problem)
+    assert "a drafter 'twin' already" in str(changes[3].problem)
+    assert changes[2].memory_bytes == memory
+    assert changes[4].memory_bytes == engine.drafters.memory_bytes < memory
+    used = [stats.sequences for stats in engine.delivered.stats]
+    assert any(item.drafter == "twin" for item in used[0])
+    drafters = [{item.drafter for item in sequences} for sequences in used]
+    assert {"twin"} in drafters[:8]
+    assert {PLAIN} in drafters[8:20], "what ran with it goes on plain"
+
+
+def test_a_decision_that_names_an_unloaded_drafter_runs_plain(
+    decoder: Decoder, tiny_model: Path, sources: dict[str, str], plain: dict[int, list[int]]
+) -> None:
+    engine = Engine(decoder, tiny_model, [sources["twin"]])
+    engine.loop.step([UnloadDrafter(1, "twin")])
+    assert engine.run(requests("twin", 4)) == plain
+    assert not engine.blocks_verified
