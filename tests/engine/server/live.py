@@ -18,7 +18,7 @@ from policies.protocols import FixedPolicy
 from policies.testing import ListSink
 from policies.types import Arm, EngineStatus
 
-CONTEXT_LIMIT = 256
+CONTEXT_LIMIT = 768
 SLOTS = 4
 
 

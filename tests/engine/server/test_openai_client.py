@@ -1,5 +1,7 @@
 """The official client against a real server: HTTP, the engine's process and the tiny model, nothing in between."""
 
+import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -142,3 +144,74 @@ def test_every_request_was_reported_with_its_counts(client: openai.OpenAI, live:
     assert first.proposed >= first.verified >= first.accepted
     assert first.ttft_seconds > 0
     assert first.decision.context.route == "other"
+
+
+PERSON = {
+    "type": "object",
+    "properties": {"age": {"type": "integer", "minimum": 0, "maximum": 120}, "kind": {"enum": ["rider", "coach"]}},
+    "required": ["age", "kind"],
+    "additionalProperties": False,
+}
+PERSON_TOOL: Any = {"type": "function", "function": {"name": "note", "description": "Notes.", "parameters": PERSON}}
+
+
+@pytest.mark.parametrize("verifier", ["coupled", "rejection", "block"])
+def test_json_schema_gives_json_that_validates_streamed_and_whole(client: openai.OpenAI, verifier: str) -> None:
+    form: Any = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON, "strict": True}}
+    fields: dict[str, Any] = {"max_tokens": 150, "response_format": form, "logit_bias": {}}
+    fields["extra_body"] = {"verifier": verifier}
+    whole = chat(client, **fields)
+    found = json.loads(whole.choices[0].message.content)
+    assert set(found) == {"age", "kind"}
+    assert 0 <= found["age"] <= 120
+    chunks = list(chat(client, stream=True, **fields))
+    assert "".join(chunk.choices[0].delta.content for chunk in chunks) == whole.choices[0].message.content
+    assert whole.choices[0].finish_reason == "stop"
+
+
+def test_24_25_logprobs_are_the_same_with_and_without_speculation(client: openai.OpenAI) -> None:
+    fields: dict[str, Any] = {"logprobs": True, "top_logprobs": 3, "max_tokens": 48, "temperature": 0.7}
+    drafted = chat(client, **fields).choices[0]
+    plain = chat(client, extra_headers={"x-paceline-mode": "off"}, **fields).choices[0]
+    streamed = [entry for chunk in chat(client, stream=True, **fields) for entry in chunk.choices[0].logprobs.content]
+    assert len(drafted.logprobs.content) == 48
+    assert streamed == drafted.logprobs.content
+    assert (
+        b"".join(bytes(entry.bytes or []) for entry in streamed)
+        .decode(errors="replace")
+        .startswith(drafted.message.content)
+    )
+    for ours, theirs in zip(drafted.logprobs.content, plain.logprobs.content, strict=True):
+        assert ours.token == theirs.token
+        assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-3)
+        assert len(ours.top_logprobs) == 3
+
+
+def test_a_tool_that_is_required_is_called_with_arguments_that_validate(client: openai.OpenAI) -> None:
+    named: Any = {"type": "function", "function": {"name": "note"}}
+    for choice in ("required", named):
+        settings: dict[str, Any] = {"tools": [PERSON_TOOL], "tool_choice": choice, "parallel_tool_calls": False}
+        answer = chat(client, max_tokens=150, logit_bias={}, **settings).choices[0]
+        assert answer.finish_reason == "tool_calls"
+        assert answer.message.content is None
+        (call,) = answer.message.tool_calls
+        assert call.function.name == "note"
+        assert json.loads(call.function.arguments)["kind"] in ("rider", "coach")
+
+
+def test_vllms_own_fields_are_taken_as_they_are(client: openai.OpenAI) -> None:
+    regex = chat(client, logit_bias={}, extra_body={"guided_regex": "[a-c]{4}"}).choices[0]
+    assert re.fullmatch("[a-c]{4}", regex.message.content)
+    choice = client.completions.create(
+        model=MODEL, prompt="x", extra_body={"structured_outputs": {"choice": ["yes", "no"]}}
+    )
+    assert choice.choices[0].text in ("yes", "no")
+    forced = client.completions.create(
+        model=MODEL, prompt="x", max_tokens=20, seed=3, logit_bias=NO_END, extra_body={"forced_prefix": "The riders"}
+    )
+    assert forced.choices[0].text.startswith("The riders")
+
+
+def test_an_invalid_schema_is_a_400_that_says_what_is_wrong_with_it(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="strin"):
+        chat(client, extra_body={"guided_json": {"type": "strin"}})
