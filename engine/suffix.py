@@ -11,6 +11,7 @@ evidence leaves open. So one occurrence after a long match beats many after a sh
 
 from collections import deque
 from collections.abc import Sequence
+from weakref import WeakKeyDictionary
 
 from engine.drafter import SILENT, Proposal
 from engine.request import RunningSequence
@@ -114,30 +115,34 @@ class SuffixDrafter:
         if not 0.0 < min_score <= 1.0:
             raise ValueError(f"suffix min_score is {min_score}; give more than 0 and at most 1")
         self._min_score = min_score
-        self._shared = {route: SharedText(shared_tokens) for route in shared_routes}
+        self.shared = {route: SharedText(shared_tokens) for route in shared_routes}
         self._texts: dict[int, _Text] = {}
-        self.memory_bytes = (context_tokens + shared_tokens * len(self._shared)) * TOKEN_BYTES
+        self._shared_until: WeakKeyDictionary[RunningSequence, int] = WeakKeyDictionary()
+        """Length of the text that was kept of a sequence that was preempted, and may come back."""
+        self.memory_bytes = (context_tokens + shared_tokens * len(self.shared)) * TOKEN_BYTES
 
     def propose(self, sequences: Sequence[RunningSequence], lengths: Sequence[int]) -> list[Proposal]:
         proposals: list[Proposal] = []
         for sequence, length in zip(sequences, lengths, strict=True):
-            shared = self._shared.get(sequence.decision.context.route)
+            shared = self.shared.get(sequence.decision.context.route)
             tokens, probs = continuation(self._text(sequence).matches(shared), length, self._min_score)
             proposals.append(Proposal(tokens, confidence_of(probs[0])) if tokens else SILENT)
         return proposals
 
     def observe(self, sequence: RunningSequence, emitted: Sequence[int]) -> None:
         """On a shared route every output is kept, whoever drafted it. Elsewhere `propose` reads what was added."""
-        if sequence.decision.context.route in self._shared:
+        if sequence.decision.context.route in self.shared:
             self._text(sequence)
 
     def release(self, request_key: int) -> None:
         text = self._texts.pop(request_key, None)
         if text is None:
             return
-        shared = self._shared.get(text.sequence.decision.context.route)
+        sequence = text.sequence
+        shared = self.shared.get(sequence.decision.context.route)
         if shared is not None:
-            shared.add(text.sequence.tokens[text.sequence.prompt_length :])
+            shared.add(sequence.tokens[self._shared_until.get(sequence, sequence.prompt_length) :])
+            self._shared_until[sequence] = len(sequence.tokens)
 
     def _text(self, sequence: RunningSequence) -> _Text:
         text = self._texts.get(sequence.key)

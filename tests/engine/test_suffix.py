@@ -236,6 +236,21 @@ def test_an_output_of_a_shared_route_is_kept_though_another_drafter_proposed() -
     assert drafter.propose([running(2, [7, 8])], [1])[0].tokens == (9,)
 
 
+def test_what_a_preempted_request_said_is_kept_once() -> None:
+    drafter = SuffixDrafter(shared_routes=["chat"])
+    sequence = running(1, [1])
+    for output in ([7, 8, 9], [7, 8, 4]):
+        sequence.tokens += output
+        drafter.observe(sequence, output)
+        drafter.release(1)
+    shared = drafter.shared["chat"].halves[-1]
+    assert shared.tokens == 6
+    state, length = ROOT, 0
+    for token in (7, 8):
+        state, length = shared.advance(state, length, token)
+    assert (length, shared.counts[state]) == (2, 2)
+
+
 def test_a_running_request_sees_what_others_finish_meanwhile() -> None:
     drafter = SuffixDrafter(shared_routes=["chat"])
     sequence = running(1, [1, 7, 8])
