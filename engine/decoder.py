@@ -67,14 +67,16 @@ class Decoder:
         self.features = torch.zeros(blocks * BLOCK_TOKENS, config.hidden_size, dtype=self.dtype) if features else None
         self._kept: list[Tensor] = []
         self._layers = (Layer * config.num_layers)()
+        # The largest first: while it lies there both unpacked and packed, nothing else does.
+        # A tied head serves as the embedding too: a row of it is found in its strip.
+        embedding = None if config.tied_head else self._keep(weights.read_embedding())
+        head = self._keep(packed(native, weights.read_head()))
         layers = iter(weights.layers)
         for index in range(config.num_layers):
             # no name holds the unpacked layer while the next one is read
             self._layers[index] = self._layer(index, next(layers))
         frequencies = torch.tensor(config.inverse_frequencies(), dtype=torch.float64).to(torch.float32)
         angles = torch.outer(torch.arange(capacity, dtype=torch.float32), frequencies)
-        # A tied head serves as the embedding too: a row of it is found in its strip.
-        embedding = None if config.tied_head else self._keep(weights.read_embedding())
         self.model = Model(
             element=ELEMENTS[self.dtype],
             hidden=config.hidden_size,
@@ -87,7 +89,7 @@ class Decoder:
             capacity=capacity,
             norm_epsilon=config.norm_epsilon,
             layers=ctypes.cast(self._layers, ctypes.POINTER(Layer)),
-            head=self._keep(packed(native, weights.read_head())),
+            head=head,
             embedding=embedding,
             norm=self._keep(weights.norm),
             cosines=self._keep(angles.cos() * config.rope_attention_factor),
@@ -96,8 +98,7 @@ class Decoder:
         )
         self.workspace = native.library.workspace_create()
         weakref.finalize(self, native.library.workspace_destroy, self.workspace)
-        self._logits = torch.empty(0, dtype=torch.float32)
-        self._logit_width = -(-config.vocab_size // LANES) * LANES
+        self._logits = torch.empty(0, -(-config.vocab_size // LANES) * LANES, dtype=torch.float32)
 
     @property
     def memory_bytes(self) -> int:
@@ -204,7 +205,7 @@ class Decoder:
 
     def _room_for_logits(self, rows: int) -> Tensor:
         if self._logits.shape[0] < rows:
-            self._logits = torch.empty(rows, self._logit_width, dtype=torch.float32)
+            self._logits = torch.empty(rows, self._logits.shape[1], dtype=torch.float32)
         return self._logits[:rows]
 
 

@@ -56,7 +56,7 @@ def model_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 def weight_bytes(config: ModelConfig, dtype: str) -> int:
     """Bytes of the weights as the native decoder holds them: a tied head serves as the embedding too.
 
-    While it loads, what is unpacked comes on top: one layer, `layer_bytes`, or at the end the head.
+    While it loads, one unpacked layer comes on top, `layer_bytes`; before that, the head lies there twice.
 
     Args:
         config: the model's shape.
