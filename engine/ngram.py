@@ -16,7 +16,7 @@ repetitive texts."""
 INDEX_BYTES = 320
 """Upper bound of an index's memory for a token of context: a key, a list and their place in the dictionary."""
 
-CONFIDENCE_EDGES = (2, 4, 8)
+CONFIDENCE_EDGES = (2, 4, 8, 15)
 """Match lengths up to the first edge are bucket 1, up to the second bucket 2, and so on; longer is the last."""
 
 

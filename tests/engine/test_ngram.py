@@ -80,7 +80,7 @@ def test_only_the_most_recent_candidates_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("match", "bucket"), [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (8, 3), (9, 4), (16, 4), (1000, 4)]
+    ("match", "bucket"), [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (8, 3), (9, 4), (15, 4), (16, 5), (1000, 5)]
 )
 def test_confidence_is_the_bucket_of_the_match_length(match: int, bucket: int) -> None:
     assert confidence_of(match) == bucket

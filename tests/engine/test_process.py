@@ -16,7 +16,13 @@ from typing import Any, TypeVar
 import pytest
 
 from engine.messages import EngineOptions, Submit
-from engine.process import EngineClient, EngineGoneError, EngineStartError, SequenceFailedError
+from engine.process import (
+    DrafterRefusedError,
+    EngineClient,
+    EngineGoneError,
+    EngineStartError,
+    SequenceFailedError,
+)
 from policies.testing import ListSink, total_emitted
 from policies.types import INITIAL_CYCLE_POLICY, FinishReason
 from tests.engine.engine_process import collect, running_engine, tiny_options
@@ -336,3 +342,36 @@ def assert_exits(pid_descriptor: int) -> None:
     ended = poll.poll(DEADLINE_SECONDS * 1000)
     os.close(pid_descriptor)
     assert ended, "the engine process still runs"
+
+
+def test_a_drafter_is_unloaded_and_loaded_while_the_engine_serves(model_path: Path) -> None:
+    async def change() -> None:
+        options = dataclasses.replace(tiny_options(model_path), drafters=("ngram", "suffix"))
+        async with running_engine(options) as client:
+            assert list(client.info.drafters) == ["none", "ngram", "suffix"]
+            before = await collect(client.submit(message(client, drafter="suffix")))
+            running = asyncio.ensure_future(collect(client.submit(message(client, drafter="suffix", max_tokens=200))))
+            await client.unload_drafter("suffix")
+            assert list(client.info.drafters) == ["none", "ngram"]
+            with pytest.raises(DrafterRefusedError, match=r"no drafter 'suffix' to unload; loaded are ngram$"):
+                await client.unload_drafter("suffix")
+            with pytest.raises(DrafterRefusedError, match=r"no drafter 'oracle'; give one of ngram, suffix"):
+                await client.load_drafter("oracle")
+            late = await collect(client.submit(message(client, drafter="suffix")))
+            assert late[0] == before[0]
+            assert late[1] is not None
+            assert late[1].proposed == 0
+            await client.load_drafter("suffix")
+            assert list(client.info.drafters) == ["none", "ngram", "suffix"]
+            await running
+            exited = os.pidfd_open(client.pid)
+            os.kill(client.pid, signal.SIGSTOP)
+            waiting = asyncio.ensure_future(client.load_drafter("ngram"))
+            os.kill(client.pid, signal.SIGKILL)
+            with pytest.raises(EngineGoneError):
+                await waiting
+            assert_exits(exited)
+            with pytest.raises(EngineGoneError):
+                await client.unload_drafter("ngram")
+
+    asyncio.run(asyncio.wait_for(change(), DEADLINE_SECONDS))
