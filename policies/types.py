@@ -3,7 +3,7 @@
 target
     The model that is served. Its text is never changed by anything in this project.
 drafter
-    What proposes tokens ahead of the target: ``none``, ``ngram`` (later: suffix, draft model, feature head).
+    What proposes tokens ahead of the target: ``none``, ``ngram``, ``suffix``, a draft model, a feature head.
 block length (K)
     The number of tokens proposed in a cycle. 0 is plain decoding.
 cycle
@@ -38,8 +38,8 @@ cycle policy
 switchback
     A short window in which the whole engine runs plain, to measure the baseline.
 confidence
-    What the drafter knows before verification, as a small bucket number; for ``ngram`` the length of the match.
-    Bucket 0 means that it proposed nothing.
+    What the drafter knows before verification, as a small bucket number: for ``ngram`` the length of the match, for
+    the others how sure they are of the first token. Bucket 0 means that it proposed nothing.
 hazard, survival
     h_j, the probability that position j of a block is accepted given that positions 1..j-1 were;
     S_j = h_1 * ... * h_j.
