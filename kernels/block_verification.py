@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import torch
 
-from kernels.philox import Stream, acceptance_uniforms
+from kernels.philox import Stream
 from kernels.processors import RowError, TargetScores
 from kernels.residual import TargetProbs, draft_point
 from kernels.sampler import NUMPY, Sampler
@@ -41,9 +41,9 @@ def block_block(rows: Rows, block: Block, sampler: Sampler) -> Chosen:
     """`block_verify` of one block; logprobs are left to the caller."""
     sampling, drafts = block.sampling, block.drafts
     target = TargetRows(rows, block, sampler)
-    uniforms = acceptance_uniforms(sampling.seed, sampling.choice, block.position, len(drafts))
+    uniforms = sampler.uniforms(sampling, block.position, len(drafts))
     try:
-        target_probs = TargetProbs(target.scores(0))
+        target_probs = TargetProbs(target.scores(0), sampler)
     except RowError as error:
         return Chosen((), failure=error.failure)
     points = [draft_point(drafts, block.draft_probs, index) for index in range(len(drafts))]
@@ -58,7 +58,7 @@ def block_block(rows: Rows, block: Block, sampler: Sampler) -> Chosen:
             break
         last = index + 1 == len(drafts)
         try:
-            target_probs = TargetProbs(target.scores(index + 1))
+            target_probs = TargetProbs(target.scores(index + 1), sampler)
         except RowError:
             # The block ends before a row without a token, as if it had been drafted no further.
             if uniforms[index] <= share:

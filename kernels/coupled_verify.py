@@ -43,11 +43,7 @@ def coupled_block(rows: Rows, block: Block, sampler: Sampler) -> Chosen:
     # Lazy: a row counts only when every row before it kept its draft.
     for index, draft in enumerate((*block.drafts, None)):
         try:
-            if greedy:
-                token = target.greedy_token(index)
-            else:
-                row = target.scores(index)
-                token = sampler.race(row.scores, row.token_ids, block.sampling, block.position + index)
+            token = target.greedy_token(index) if greedy else target.coupled_token(index)
         except RowError as error:
             return Chosen(tuple(tokens), failure=None if tokens else error.failure)
         tokens.append(token)

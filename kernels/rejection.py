@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 import torch
 
-from kernels.philox import Stream, acceptance_uniforms
+from kernels.philox import Stream
 from kernels.processors import RowError
 from kernels.residual import TargetProbs, draft_point
 from kernels.sampler import NUMPY, Sampler
@@ -43,12 +43,12 @@ def rejection_block(rows: Rows, block: Block, sampler: Sampler) -> Chosen:
     """`rejection_verify` of one block; logprobs are left to the caller."""
     sampling, drafts = block.sampling, block.drafts
     target = TargetRows(rows, block, sampler)
-    uniforms = acceptance_uniforms(sampling.seed, sampling.choice, block.position, len(drafts))
+    uniforms = sampler.uniforms(sampling, block.position, len(drafts))
     accepted = 0
     try:
         scores = target.scores(0)
         while accepted < len(drafts):
-            target_probs = TargetProbs(scores)
+            target_probs = TargetProbs(scores, sampler)
             draft = draft_point(drafts, block.draft_probs, accepted)
             if uniforms[accepted] * draft.prob >= target_probs.of(drafts[accepted]):
                 scores = target_probs.residual(1.0, draft)

@@ -10,15 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.processors import TargetScores, TokenIds
+from kernels.sampler import Sampler
 from kernels.sampling import DraftProbs
 
 
 class TargetProbs:
     """target_probs of one row."""
 
-    def __init__(self, target: TargetScores) -> None:
+    def __init__(self, target: TargetScores, sampler: Sampler) -> None:
         self.target = target
-        self._total = float(np.exp(target.scores.astype(np.float64)).sum())
+        self._total = sampler.mass(target.scores)
 
     def of(self, token: int) -> float:
         """The probability of `token`; 0 where a mask removed it or the vocabulary does not have it."""

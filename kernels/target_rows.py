@@ -59,6 +59,10 @@ class TargetRows:
             )
         return token
 
+    def coupled_token(self, index: int) -> int:
+        """The sample of row `index` with the coupled noise of its position. Raises `RowError`."""
+        return self._sampler.token(self._logits(index), self._block.sampling, self._block.position + index)
+
     def scores(self, index: int) -> TargetScores:
         """log target_probs of row `index`; the one most likely token where the block is greedy. Raises `RowError`."""
         if self._block.sampling.greedy:
