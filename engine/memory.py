@@ -10,10 +10,10 @@ from pathlib import Path
 from engine.blocks import BLOCK_TOKENS
 from engine.drafter_plan import DrafterPlan, planned_bytes
 from engine.model_config import ModelConfig
-from engine.model_tensors import BYTES_OF, FLOAT32_BYTES, kv_bytes_per_token, layer_bytes, weight_bytes
+from engine.model_tensors import BYTES_OF, FLOAT32_BYTES, kv_bytes_per_token, weight_bytes
 from policies.types import MAX_BLOCK_LENGTH
 
-PROCESS_BYTES = 330 << 20
+PROCESS_BYTES = 290 << 20
 """Python with the tensor library, the tokenizer's tables and the grammars' tables, before any model."""
 CHOICE_ARRAYS = 4
 """Arrays over the vocabulary that choosing the tokens of a row holds at a time: logits, order, probabilities, noise."""
@@ -31,7 +31,7 @@ class MemoryPlan:
     """Keys, values, and the features that feature heads read."""
     drafters: int
     workspace: int
-    """What a pass and the choice of its tokens need, or, if that is more, what loading the weights does."""
+    """What a pass and the choice of its tokens need, and what loading the weights leaves to the allocator."""
     process: int
 
     @property
@@ -87,7 +87,7 @@ def plan_memory(
         target=weight_bytes(config, dtype),
         kv_cache=positions * (kv_bytes_per_token(config, dtype) + config.hidden_size * element),
         drafters=planned_bytes(drafters),
-        workspace=max(rows * row_bytes + logits + choice + rotary, head + layer_bytes(config, dtype)),
+        workspace=rows * row_bytes + logits + choice + rotary + head,
         process=PROCESS_BYTES,
     )
 

@@ -61,7 +61,7 @@ def test_an_engine_that_cannot_fit_does_not_start(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.model
-def test_the_peak_of_a_full_cache_stays_under_the_plan_and_the_plan_within_a_tenth_of_it(default_model: Path) -> None:
+def test_the_peak_of_a_full_cache_stays_under_a_plan_that_is_not_much_more(default_model: Path) -> None:
     options = EngineOptions(
         str(default_model), "default", threads=1, slots=8, context_limit=1024, drafters=("ngram", "suffix")
     )
@@ -86,4 +86,4 @@ def test_the_peak_of_a_full_cache_stays_under_the_plan_and_the_plan_within_a_ten
             await client.close()
 
     peak, planned = asyncio.run(run())
-    assert peak <= planned <= 1.1 * peak, f"peak {peak / 2**20:.0f} MiB, planned {planned / 2**20:.0f} MiB"
+    assert planned / 1.2 <= peak <= planned, f"peak {peak / 2**20:.0f} MiB, planned {planned / 2**20:.0f} MiB"
