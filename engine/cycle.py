@@ -223,7 +223,7 @@ def _verify(
 def _draft(
     drafters: Mapping[str, Drafter], sequences: Sequence[RunningSequence], requested: Sequence[int]
 ) -> tuple[list[Proposal], dict[str, float]]:
-    """Each drafter proposes for its sequences in one call; seconds by drafter."""
+    """Each drafter proposes for its sequences in one call; seconds by drafter. One that fails has nothing to offer."""
     proposals = [SILENT] * len(sequences)
     seconds: dict[str, float] = {}
     wanted: dict[str, list[int]] = {}
@@ -232,7 +232,11 @@ def _draft(
             wanted.setdefault(sequence.decision.drafter, []).append(index)
     for name, indices in wanted.items():
         started = time.perf_counter()
-        drafted = drafters[name].propose([sequences[i] for i in indices], [requested[i] for i in indices])
+        try:
+            drafted = drafters[name].propose([sequences[i] for i in indices], [requested[i] for i in indices])
+        except Exception as error:  # noqa: BLE001 - logged; the text needs no drafts
+            log_fault(f"drafting with {name} for {len(indices)} sequences", error)
+            drafted = [SILENT] * len(indices)
         for index, proposal in zip(indices, drafted, strict=True):
             proposals[index] = proposal
         seconds[name] = time.perf_counter() - started

@@ -10,11 +10,13 @@ from safetensors.torch import load_file, save_file
 
 from engine.blocks import BLOCK_TOKENS, Blocks
 from engine.decoder import Decoder
+from engine.drafter import Proposal
 from engine.drafter_files import DrafterKind
 from engine.drafter_plan import DraftedTarget
 from engine.drafter_set import DrafterSet
 from engine.loop import EngineLoop
 from engine.messages import DraftersAre, LoadDrafter, Sampling, Submit, ToEngine, UnloadDrafter
+from engine.request import RunningSequence
 from engine.target import DecoderTarget
 from engine.vocabulary import read_vocabulary
 from engine.weights import load_decoder
@@ -234,3 +236,23 @@ def test_a_decision_that_names_an_unloaded_drafter_runs_plain(
     engine.loop.step([UnloadDrafter(1, "twin")])
     assert engine.run(requests("twin", 4)) == plain
     assert not engine.blocks_verified
+
+
+def test_a_drafter_that_fails_costs_drafts_and_no_text(
+    decoder: Decoder,
+    tiny_model: Path,
+    sources: dict[str, str],
+    plain: dict[int, list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    engine = Engine(decoder, tiny_model, [sources["twin"], "ngram"])
+
+    def fail(sequences: Sequence[RunningSequence], lengths: Sequence[int]) -> list[Proposal]:
+        raise MemoryError(f"no memory for drafting over {len(sequences)} rows")
+
+    monkeypatch.setattr(engine.drafters.loaded["twin"], "propose", fail)
+    messages = requests("twin", 4)
+    assert engine.run([*messages[:5], *requests("ngram", 4)[5:]]) == plain
+    assert "drafting with twin" in caplog.text
+    assert {item.drafter for item in engine.blocks_verified} <= {"ngram"}
