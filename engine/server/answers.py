@@ -38,6 +38,11 @@ class Delta:
     logprobs: tuple[TokenEntry, ...] = ()
     calls: tuple[ToolCall, ...] = ()
 
+    @property
+    def silent(self) -> bool:
+        """Nothing that a client could read."""
+        return not (self.text or self.finish or self.logprobs or self.calls)
+
 
 @dataclass(slots=True)
 class Choice:

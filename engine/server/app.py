@@ -284,9 +284,11 @@ async def _events(
     tokens = 0
     async with aclosing(deltas):
         async for index, delta in deltas:
+            tokens += delta.tokens
+            if index in called and delta.silent:
+                continue  # its text is held back
             chunk = shape.chunk(index, delta, first=index not in called, called=called.get(index, 0))
             called[index] = called.get(index, 0) + len(delta.calls)
-            tokens += delta.tokens
             yield event({**chunk, "usage": None} if include_usage else chunk)
     if include_usage:
         yield event(shape.usage_chunk(Usage(prepared.prompt_tokens, tokens)))

@@ -181,6 +181,9 @@ def test_30_a_streamed_call_is_one_delta_with_its_id_name_and_arguments(cut: int
     reply = send(engine, CHAT, chat_body(tools=[TOOL], stream=True, max_tokens=100), options=WIDE)
     choices = [chunk["choices"][0] for chunk in reply.events]
     assert "".join(choice["delta"].get("content") or "" for choice in choices) == "Sure."
+    deltas = [(choice["delta"], choice["finish_reason"]) for choice in choices]
+    told = [delta.get("content") or delta.get("tool_calls") or finish for delta, finish in deltas]
+    assert all(told), "an empty chunk"
     (found,) = [call for choice in choices for call in choice["delta"].get("tool_calls", [])]
     assert (found["index"], found["type"], found["function"]["name"]) == (0, "function", "weather")
     assert json.loads(found["function"]["arguments"]) == {"city": "Bonn"}
