@@ -89,7 +89,7 @@ def added_folder() -> Path:
 def known_drafters() -> dict[str, Path]:
     """The folders of shipped and added drafters by name; an added one hides a shipped one of the same name."""
     folders = [folder for parent in (SHIPPED, added_folder()) if parent.is_dir() for folder in sorted(parent.iterdir())]
-    return {folder.name: folder for folder in folders if (folder / DESCRIPTION).is_file()}
+    return {folder.name: folder for folder in folders if _is_drafter(folder)}
 
 
 def find_drafter(spec: DrafterSpec) -> Path:
@@ -102,12 +102,16 @@ def find_drafter(spec: DrafterSpec) -> Path:
     if spec.source in known:
         return known[spec.source]
     folder = Path(spec.source).expanduser()
-    if (folder / DESCRIPTION).is_file() or (folder / "config.json").is_file():
+    if _is_drafter(folder):
         return folder.absolute()
     names = ", ".join((*BUILT_IN, *known))
     raise DrafterError(
         f"there is no drafter {spec.source!r}; give one of {names}, or a folder that holds {DESCRIPTION} or config.json"
     )
+
+
+def _is_drafter(folder: Path) -> bool:
+    return (folder / DESCRIPTION).is_file() or (folder / "config.json").is_file()
 
 
 def is_ours(folder: Path) -> bool:
@@ -213,7 +217,10 @@ def fitting_drafters(target_path: Path) -> tuple[str, ...]:
     names = list(BUILT_IN)
     for name, folder in known_drafters().items():
         try:
-            check_fits(read_drafter(folder), target_path, target, vocabulary)
+            if is_ours(folder):
+                check_fits(read_drafter(folder), target_path, target, vocabulary)
+            else:
+                check_model_fits(folder, target_path)
         except DrafterError:
             continue  # the answer: nobody asked for this one by name
         names.append(name)

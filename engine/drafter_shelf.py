@@ -65,11 +65,8 @@ def add_drafter(folder: Path, target_path: Path, name: str | None = None) -> Pat
     if row.misfit:
         raise DrafterError(row.misfit)
     chosen = name or folder.resolve().name
-    if chosen in (*BUILT_IN, PLAIN) or Path(chosen).name != chosen or not chosen or "@" in chosen or "," in chosen:
-        raise DrafterError(f"a drafter cannot be called {chosen!r}; give another one with --name")
+    check_new_name(chosen)
     place = added_folder() / chosen
-    if place.exists():
-        raise DrafterError(f"there is a drafter {chosen!r} already; remove it first, or give another name with --name")
     place.parent.mkdir(parents=True, exist_ok=True)
     partial = place.with_name(f".{chosen}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -82,6 +79,19 @@ def add_drafter(folder: Path, target_path: Path, name: str | None = None) -> Pat
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return place
+
+
+def check_new_name(name: str) -> None:
+    """Raises DrafterError when a drafter cannot be called `name`, or one that was added already is."""
+    if (
+        name in (*BUILT_IN, PLAIN, "auto", "")
+        or Path(name).name != name
+        or name.startswith(".")
+        or {"@", ",", ":"} & set(name)
+    ):
+        raise DrafterError(f"a drafter cannot be called {name!r}; give another name")
+    if (added_folder() / name).exists():
+        raise DrafterError(f"there is a drafter {name!r} already; remove it first, or give another name")
 
 
 def remove_drafter(name: str) -> Path:

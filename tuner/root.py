@@ -6,6 +6,7 @@ It is the only module of this room that imports the engine.
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
 import threading
@@ -24,15 +25,16 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from sqlalchemy import make_url
 
 from engine.drafter_files import DrafterError as DrafterError
-from engine.drafter_files import fitting_drafters
+from engine.drafter_files import added_folder, fitting_drafters
 from engine.drafter_shelf import add_drafter as engine_add_drafter
+from engine.drafter_shelf import check_new_name as check_new_name
 from engine.drafter_shelf import remove_drafter as remove_drafter
 from engine.drafter_shelf import shelf
 from engine.floor import Floor as Floor
 from engine.messages import EngineOptions, Verifier, Watermark
 from engine.model_check import is_complete
 from engine.model_config import ModelError, read_config
-from engine.model_fetch import DEFAULT_MODEL, default_model_path, fetch_default_model, resolve_model
+from engine.model_fetch import DEFAULT_MODEL, cache_folder, default_model_path, fetch_default_model, resolve_model
 from engine.process import EngineClient, EngineGoneError, EngineStartError
 from engine.server.app import ServerOptions, create_app
 from engine.server.tokenizer import load_tokenizer
@@ -46,6 +48,7 @@ from tuner.recorder import Recorder, RecorderOptions
 from tuner.settings import AUTO, Settings, SettingsError
 from tuner.switchback import SwitchbackOptions
 from tuner.telemetry import Consumer, TelemetryQueue
+from tuner.training_request import TrainingRequest, TrainingStep
 
 log = logging.getLogger(__name__)
 
@@ -265,6 +268,43 @@ def drafter_rows(settings: Settings) -> list[dict[str, Any]]:
 def add_drafter(settings: Settings, folder: Path, name: str | None) -> Path:
     """Take a drafter over for the configured model. Raises DrafterError, and what `engine_options` does."""
     return engine_add_drafter(folder, model_folder(settings), name)
+
+
+def train_drafter(settings: Settings, asked: TrainingRequest, progress: Callable[[TrainingStep], None]) -> Path:
+    """Train a drafter for the configured model in this process, and take it over. Returns its folder.
+
+    Raises what `engine_options` does, and SettingsError when there is nothing to train on.
+    """
+    from engine.drafter_files import DrafterKind
+    from engine.training.distillation import DistillationSettings  # the tensor library, which nothing else here needs
+    from engine.training.train import TrainingOptions, TrainingProgress
+    from engine.training.train import train_drafter as train
+
+    target = model_folder(settings)
+    options = TrainingOptions(
+        target_path=target,
+        kind=DrafterKind(asked.kind.replace("-", "_")),
+        name=asked.name,
+        output_folder=asked.output or added_folder(),
+        work_folder=asked.work or cache_folder() / "training" / target.name,
+        tokens=asked.tokens,
+        files=tuple(asked.files),
+        excluded=tuple(asked.excluded),
+        kinds=tuple(asked.text_kinds),
+        start_from=asked.start_from,
+        distillation=DistillationSettings(epochs=asked.epochs),
+        threads=settings.model.threads or len(os.sched_getaffinity(0)),
+        command=asked.command,
+    )
+
+    def told(now: TrainingProgress) -> None:
+        progress(TrainingStep(now.phase.value, now.done, now.total, now.tokens_per_second, now.first_survival))
+
+    try:
+        train(options, told)
+    except ValueError as error:
+        raise SettingsError(f"{error}.") from error
+    return options.output_folder / asked.name
 
 
 def model_folder(settings: Settings) -> Path:

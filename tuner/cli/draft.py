@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from tuner.bench.options import BenchOptions
@@ -14,6 +16,14 @@ from tuner.cli.output import Format, Output, make_console, print_data
 from tuner.cli.service import Config, Model, given, listed, positive, run_console, starting
 from tuner.settings import drafter_name
 from tuner.settings_loader import load_settings
+from tuner.training_request import TrainingRequest, TrainingStep
+from tuner.workload import load_workload
+
+
+class Kind(StrEnum):
+    FEATURE_HEAD = "feature-head"
+    DRAFT_MODEL = "draft-model"
+
 
 Name = Annotated[str, typer.Argument(help="A drafter that `paceline draft list` names.", show_default=False)]
 NEGATIVE_VERDICT = 3
@@ -98,6 +108,77 @@ def try_out(
     found = [ratio for ratios in report.body["routes"].values() for ratio in ratios.values()]
     if all(ratio["high"] is not None and ratio["high"] < 1.0 for ratio in found):
         raise typer.Exit(NEGATIVE_VERDICT)
+
+
+def train(
+    name: Annotated[str, typer.Argument(help="What to call it.", show_default=False)],
+    kind: Annotated[Kind, typer.Option("--kind", help="A layer on the target's features, or a small model.")] = (
+        Kind.FEATURE_HEAD
+    ),
+    tokens: Annotated[int, typer.Option("--tokens", min=0, help="Tokens that the model writes to learn from.")] = (
+        2_000_000
+    ),
+    text: Annotated[
+        list[Path] | None, typer.Option("--text", help="A text file of yours, again for more.", show_default=False)
+    ] = None,
+    text_kinds: Annotated[
+        str | None, typer.Option("--text-kinds", help="Kinds of the model's text to use; all unless given.")
+    ] = None,
+    epochs: Annotated[float, typer.Option("--epochs", min=0.01, help="Times that the text is gone through.")] = 2.0,
+    start_from: Annotated[
+        Path | None, typer.Option("--start-from", help="A drafter's folder to go on from.", show_default=False)
+    ] = None,
+    work: Annotated[
+        Path | None, typer.Option("--work", help="Folder of text and checkpoints.", show_default=False)
+    ] = None,
+    output_folder: Annotated[
+        Path | None, typer.Option("--output-folder", help="Where to make it; added unless given.", show_default=False)
+    ] = None,
+    config: Config = None,
+    model: Model = None,
+) -> None:
+    """Train a drafter for the model from text that the model writes, and from yours; run again, it goes on."""
+    settings = load_settings(config, given({"model": {"path": model}})).settings
+    for file in text or ():
+        if not file.is_file():
+            raise typer.BadParameter(f"there is no file {file}.", param_hint="--text")
+    asked = TrainingRequest(
+        name=name,
+        kind=kind.value,
+        tokens=tokens,
+        files=text or (),
+        text_kinds=() if text_kinds is None else listed(text_kinds),
+        epochs=epochs,
+        excluded=[message["content"] for prompt in load_workload() for message in prompt.messages],
+        start_from=start_from,
+        work=work,
+        output=output_folder,
+        command=f"paceline draft train {name} --kind {kind.value} --tokens {tokens} --epochs {epochs:g}",
+    )
+    console = run_console()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with _drafting():
+        from tuner import root
+
+        settings = root.prepared(settings, console)
+        root.check_new_name(name)
+        with Progress(*columns, console=console) as progress:
+            tasks: dict[str, TaskID] = {}
+
+            def show(step: TrainingStep) -> None:
+                if step.phase not in tasks:
+                    tasks[step.phase] = progress.add_task(step.phase, total=step.total)
+                survival = "" if step.first_survival is None else f", S_1 {step.first_survival:.2f}"
+                rate = f", {step.tokens_per_second:.0f} tokens/s" if step.tokens_per_second else ""
+                progress.update(
+                    tasks[step.phase],
+                    completed=step.done,
+                    total=step.total,
+                    description=f"{step.phase}{rate}{survival}",
+                )
+
+            place = root.train_drafter(settings, asked, show)
+    typer.echo(f"Trained {name} in {place}: `paceline draft test {name}` measures it.")
 
 
 @contextmanager
