@@ -13,7 +13,7 @@ from engine.model_config import ModelConfig
 from engine.model_tensors import BYTES_OF, FLOAT32_BYTES, kv_bytes_per_token, weight_bytes
 from policies.types import MAX_BLOCK_LENGTH
 
-PROCESS_BYTES = 290 << 20
+PROCESS_BYTES = 320 << 20
 """Python with the tensor library, the tokenizer's tables and the grammars' tables, before any model."""
 CHOICE_ARRAYS = 4
 """Arrays over the vocabulary that choosing the tokens of a row holds at a time: logits, order, probabilities, noise."""

@@ -254,6 +254,8 @@ def engine_options(settings: Settings) -> EngineOptions:
         ngram_min_match=settings.engine.ngram_min_match,
         ngram_max_match=settings.engine.ngram_max_match,
         drafters=settings.engine.drafters,
+        draft_stop=settings.engine.draft_stop,
+        suffix_shared_routes=settings.engine.suffix_shared_routes,
         kv_blocks=settings.engine.kv_blocks,
         prefix_reuse=settings.engine.prefix_reuse,
         verifier=settings.engine.verifier,

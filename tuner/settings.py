@@ -58,7 +58,7 @@ def mode_name(value: object) -> object:
 
 
 DrafterName = Annotated[str, StringConstraints(min_length=1, max_length=256)]
-Drafters = Annotated[tuple[DrafterName, ...], BeforeValidator(parted), Field(max_length=16)]
+Drafters = Annotated[tuple[DrafterName, ...], BeforeValidator(parted), Field(min_length=1, max_length=16)]
 RouteMode = Annotated[Mode, BeforeValidator(mode_name)]
 RouteName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
 BlockLength = Annotated[int, Field(ge=0, le=MAX_BLOCK_LENGTH)]
@@ -91,10 +91,14 @@ class EngineSettings(_Group):
     """Tokens of prompt and output together."""
     prefill_chunk: Annotated[int, Field(ge=1)] = 128
     """Prompt tokens processed in one cycle."""
-    drafters: Drafters = ("ngram",)
+    drafters: Drafters = (AUTO,)
     """Drafters to load: auto for all that fit, or some of ngram, suffix, those of `paceline draft list`, folders."""
     default_drafter: DrafterName | None = None
-    """The drafter that is learned; without it the first of engine.drafters."""
+    """The drafter that is learned; without it the first that is loaded, ngram under auto."""
+    draft_stop: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.2
+    """A learned drafter ends a draft before the product of its confidences falls under this; 0 never does."""
+    suffix_shared_routes: Annotated[tuple[RouteName, ...], BeforeValidator(parted)] = ()
+    """Routes on which the suffix drafter reads earlier requests' outputs too; timing then tells of them."""
     verifier: Literal["coupled", "rejection", "block"] = "coupled"
     """How drafts are verified; only coupled gives the same text for a seed whatever drafts."""
     watermark_key: Annotated[int, Field(ge=0, lt=1 << 64)] | None = None
@@ -123,8 +127,8 @@ class EngineSettings(_Group):
 
     @property
     def learned_drafter(self) -> str:
-        """The drafter that is learned; plain without any."""
-        return self.default_drafter or next(iter(self.drafter_names[1:]), PLAIN)
+        """The drafter that is learned."""
+        return self.default_drafter or self.drafter_names[1]
 
     def loads(self, name: str) -> bool:
         """Whether a decision may name it, as far as the configuration alone can tell."""
@@ -268,8 +272,13 @@ class Settings(BaseSettings):
     tuner: TunerSettings = TunerSettings()
 
     @model_validator(mode="after")
-    def _default_arms_are_loaded(self) -> Self:
+    def _groups_agree(self) -> Self:
         names = self.engine.drafter_names
+        for name in self.engine.suffix_shared_routes:
+            if name not in self.routes:
+                raise ValueError(
+                    f"engine.suffix_shared_routes has {name!r}: use some of {', '.join(self.routes)}, or add the route"
+                )
         for name, route in self.routes.items():
             if route.default_arm is not None and not self.engine.loads(route.default_arm.drafter):
                 raise ValueError(

@@ -73,8 +73,6 @@ def test_drafters_are_a_list_in_a_file_and_a_text_with_commas_in_a_variable(
     monkeypatch.setenv("PACELINE_ENGINE__DRAFTERS", "suffix, ngram")
     engine = load_settings().settings.engine
     assert (engine.drafters, engine.learned_drafter) == (("suffix", "ngram"), "suffix")
-    monkeypatch.setenv("PACELINE_ENGINE__DRAFTERS", "[]")
-    assert load_settings().settings.engine.learned_drafter == "none"
 
 
 def test_a_variable_changes_a_route_whose_name_has_a_hyphen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,8 +95,14 @@ def test_a_variable_changes_a_route_whose_name_has_a_hyphen(monkeypatch: pytest.
         ("engine: {drafters: [ngram, ngram]}", r"engine\.drafters is 'ngram, ngram': give each a name of its own"),
         ("engine: {drafters: [none]}", r"engine\.drafters is 'none': give each a name of its own, and not 'none'"),
         ("engine: {drafters: [/]}", r"engine\.drafters is '/': give each a name of its own"),
+        ("engine: {drafters: []}", r"engine\.drafters is \[\] .*at least 1 item"),
+        ("engine: {suffix_shared_routes: [sales]}", r"engine\.suffix_shared_routes has 'sales': use some of code-edit"),
+        ("engine: {draft_stop: 1.0}", r"engine\.draft_stop is 1\.0 .*less than 1"),
         ("engine: {drafters: [auto, ngram]}", r"engine\.drafters is 'auto, ngram': auto stands alone"),
-        ("engine: {default_drafter: head}", r"engine\.default_drafter is 'head': use one of none, ngram"),
+        (
+            "engine: {drafters: [ngram], default_drafter: head}",
+            r"engine\.default_drafter is 'head': use one of none, ngram",
+        ),
         ("engine: {verifier: fast}", r"engine\.verifier is 'fast' .*'coupled', 'rejection' or 'block'"),
         ("engine: {kv_blocks: -1}", r"engine\.kv_blocks is -1 .*greater than or equal to 0"),
         ("engine: {price_per_hour: 0}", r"engine\.price_per_hour is 0 .*greater than 0"),
@@ -110,7 +114,7 @@ def test_a_variable_changes_a_route_whose_name_has_a_hyphen(monkeypatch: pytest.
         ),
         ("routes: {chat: {modes: auto}}", r"routes\.chat\.modes is no setting .*did you mean routes\.<ROUTE>\.mode\?"),
         (
-            "routes: {chat: {default_arm: {drafter: eagle, block_length: 4}}}",
+            "{engine: {drafters: [ngram]}, routes: {chat: {default_arm: {drafter: eagle, block_length: 4}}}}",
             r"^routes\.chat\.default_arm\.drafter is 'eagle': use one of none, ngram, or add it to engine\.drafters\.$",
         ),
         (
