@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 Mask = NDArray[np.int32]
 
 MAX_GRAMMAR_CHARACTERS = 256_000
+MAX_LEXER_STATES = 50_000
 _MESSAGE_CHARACTERS = 300
 _JSON_OPTIONS: Mapping[str, Any] = {
     # Left to itself a small model can fill its output with blanks between two values.
@@ -188,7 +189,8 @@ class Grammars:
             self._tokenizer = LLTokenizer(text, n_vocab=vocabulary, eos_token=self._end_token)
         except ValueError as error:
             raise GrammarError(_sentence(f"llguidance cannot use this tokenizer: {error}")) from error
-        self._limits = LLParserLimits(verbose_errors=False)
+        # A state takes one to two kilobytes, and they are made as the text meets them.
+        self._limits = LLParserLimits(verbose_errors=False, max_lexer_states=MAX_LEXER_STATES)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar")
         self._ready: queue.SimpleQueue[tuple[int, Matcher | GrammarError]] = queue.SimpleQueue()
         self.pending = 0
