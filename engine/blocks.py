@@ -160,6 +160,17 @@ class Blocks:
         for block in reversed(self._tables.pop(request_key).blocks):
             self._drop(block)
 
+    def discard(self, request_key: int) -> list[int]:
+        """Give back all that a sequence holds, and forget what is in it; returns the blocks that nobody else holds."""
+        table = self._tables[request_key].blocks
+        alone = [block for block in table if self._references[block] == 1]
+        for block in alone:
+            known = self._known.pop(block, None)
+            if known is not None:
+                del self._by_key[known.key]
+        self.release(request_key)
+        return alone
+
     def check(self, tables: Mapping[int, Sequence[int]]) -> None:
         """Assert that nothing is lost, double or miscounted. `tables` are the sequences' own, by request key."""
         assert {key: list(blocks) for key, blocks in tables.items()} == {

@@ -111,6 +111,14 @@ class Scheduler:
             return
         self._take_off(sequence)
 
+    def discard(self, sequence: RunningSequence) -> list[int]:
+        """Forget a running sequence that failed; returns the blocks that it held alone, whose text nobody may reuse."""
+        del self._by_key[sequence.key]
+        (self.decoding if sequence in self.decoding else self.prefilling).remove(sequence)
+        blocks = self.blocks.discard(sequence.key)
+        sequence.blocks = []
+        return blocks
+
     def _preempt(self, sequence: RunningSequence) -> None:
         self._take_off(sequence)
         self.waiting.appendleft(sequence)

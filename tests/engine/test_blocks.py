@@ -198,6 +198,22 @@ def test_a_key_cannot_be_admitted_twice_nor_released_twice() -> None:
     assert (blocks.free_slots, blocks.free_blocks) == (2, 4)
 
 
+def test_what_a_discarded_sequence_held_alone_is_found_by_nobody() -> None:
+    blocks = Blocks(slots=3, blocks=20)
+    first = fill(blocks, 1, TEXT[:40])
+    second = fill(blocks, 2, (*TEXT[:32], *TEXT[200:240]))
+    shared, alone = second[:2], second[2:]
+    assert first[:2] == shared
+    assert blocks.discard(2) == alone
+    blocks.check({1: first})
+    assert blocks.kept_blocks == 0
+    assert blocks.discard(1) == first
+    blocks.check({})
+    assert (blocks.free_blocks, blocks.kept_blocks) == (20, 0)
+    assert blocks.admit(3, TEXT[:40], 40) is not None
+    assert blocks.reused_tokens == 2 * BLOCK_TOKENS, "that was the second one's"
+
+
 def lose_a_free_block(blocks: Blocks, table: list[int]) -> None:
     blocks._free.pop()
 
@@ -352,11 +368,18 @@ class BlocksMachine(RuleBasedStateMachine):
             self.blocks.trim(key, len(self.texts[key]))
             assert len(self.tables[key]) <= max(blocks_for(len(self.texts[key])), 1)
 
-    @rule(key=consumes(running))
-    def leave(self, key: int | None) -> None:
-        """Its end, or its preemption."""
+    @rule(key=consumes(running), failed=st.booleans())
+    def leave(self, key: int | None, failed: bool) -> None:
+        """Its end, or its preemption; or it has failed, and what it held is no text any more."""
         if key in self.tables:
-            self.blocks.release(key)
+            if failed:
+                others = {block for other, table in self.tables.items() if other != key for block in table}
+                alone = [block for block in self.tables[key] if block not in others]
+                assert self.blocks.discard(key) == alone
+                for block, place in itertools.product(alone, range(BLOCK_TOKENS)):
+                    self.memory.pop((block, place), None)
+            else:
+                self.blocks.release(key)
             for of_each in (self.texts, self.tables, self.computed):
                 of_each.pop(key)
 
