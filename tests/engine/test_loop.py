@@ -272,6 +272,34 @@ def test_report_16_a_seeds_text_is_the_same_alone_and_in_a_batch_that_changes_ar
     assert max(stats.load for stats in crowded.delivered.stats) == 4
 
 
+def test_report_58_a_block_length_that_changes_in_every_cycle_gives_the_text_of_a_fixed_one() -> None:
+    rig = Rig()
+    message = submit(1, max_tokens=80, chosen=decision("foresight", 4))
+    rig.step(message)
+    lengths = itertools.cycle((1, 16, 0, 3, 9, 2, 12))
+    while not rig.loop.idle:
+        rig.step(Redirect(1, decision("foresight", next(lengths))))
+    assert len({stats.sequences[0].requested for stats in rig.delivered.stats}) > 4
+    fixed = Rig()
+    fixed.run(message)
+    assert rig.delivered.tokens[1] == fixed.delivered.tokens[1] == ended_text(message, rig.context_limit)[0]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    drafted=st.lists(st.tuples(st.sampled_from(DRAFTERS), st.integers(0, 20)), min_size=1, max_size=6),
+    right=st.integers(0, 10),
+    blocks=st.integers(CONTEXT_LIMIT // BLOCK_TOKENS, 24),
+)
+def test_report_46_acceptance_is_never_above_one(drafted: list[tuple[str, int]], right: int, blocks: int) -> None:
+    rig = Rig(right=right, blocks=blocks)
+    rig.run(*(submit(key, max_tokens=50, chosen=decision(*pair)) for key, pair in enumerate(drafted, start=1)))
+    for stats in rig.delivered.stats:
+        check_cycle(stats)
+    for finished in rig.delivered.finished.values():
+        assert 0 <= finished.accepted <= finished.verified <= finished.proposed
+
+
 def test_each_sequence_of_a_cycle_may_have_its_own_drafter_and_block_length() -> None:
     rig = Rig(chunk=100)
     asked = {1: ("ngram", 3), 2: ("foresight", 7), 3: ("wrong", 1), 4: ("none", 0)}

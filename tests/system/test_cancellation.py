@@ -83,7 +83,7 @@ async def settled(live: LiveServer) -> EngineStatus:
             return status
 
 
-def test_after_200_cancelled_requests_everything_is_free_and_the_server_answers(live: LiveServer) -> None:
+def test_report_44_after_200_cancelled_requests_everything_is_free_and_the_server_answers(live: LiveServer) -> None:
     url = httpx.URL(live.url)
     body = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 30, "logit_bias": NO_END}
     body |= {"seed": 7, "temperature": 0.8}
