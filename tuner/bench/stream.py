@@ -38,7 +38,7 @@ async def run_stream(settings: Settings, options: BenchOptions, console: Console
                 with session.service.listening(collected):
                     streams = await _closed_loop(session.http, session.model, prompts, load, options.tokens)
                     await session.service.fold_telemetry()
-                delays, cycles, gaps = _delivery(streams, collected)
+                delays, cycles, gaps = delivery(streams, collected)
                 p50, p95, worst = percentile(delays, 0.5), percentile(delays, 0.95), max(delays)
                 longest = max(gaps, default=0.0)
                 rows.append(
@@ -75,7 +75,7 @@ async def _closed_loop(
     return streams
 
 
-def _delivery(streams: Sequence[Streamed], collected: Collected) -> tuple[list[float], int, list[float]]:
+def delivery(streams: Sequence[Streamed], collected: Collected) -> tuple[list[float], int, list[float]]:
     """Delays of the pieces, cycles that they came from, and the gaps between the pieces of a stream, in seconds."""
     keys = {request.decision.decision_id: request.request_key for request in collected.requests}
     ends: dict[int, list[float]] = {}
