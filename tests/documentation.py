@@ -15,19 +15,24 @@ import typer
 from fastapi import FastAPI
 from typer.core import TyperGroup
 
+from engine.drafter_files import DESCRIPTION, SHIPPED, read_drafter
 from engine.server.app import ServerOptions, create_app
 from policies import FixedPolicy, Reason
 from policies.testing import ListSink
 from tests.tuner.telemetry_examples import INFO
 from tuner.api.app import create_admin_app
 from tuner.api.explain import REASON_SENTENCES
+from tuner.bench.options import SCENARIOS
 from tuner.cli import app as command_line
 from tuner.metrics import METRICS
 from tuner.settings import Settings, setting_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
-BENCH_RESULT = ROOT / "docs/results/bench.json"
+RESULTS = ROOT / "docs/results"
+BENCH_RESULT = RESULTS / "bench.json"
+JUDGING_SCENARIOS = ("floor", "transformers", "drafters")
+"""Scenarios with bars; their committed results bear their names."""
 
 RESERVED = frozenset(
     {
@@ -109,7 +114,7 @@ def _summary(operation: Mapping[str, Any]) -> str:
 
 def data_app() -> FastAPI:
     """The data path, built over nothing that could answer: only its routes are read."""
-    nothing = cast(Any, SimpleNamespace(info=INFO, token_bytes=()))
+    nothing = cast(Any, SimpleNamespace(info=INFO, token_bytes=(), special_tokens=()))
     options = ServerOptions(INFO.model, frozenset(), INFO.context_limit)
     return create_app(nothing, nothing, FixedPolicy(), ListSink(), options)
 
@@ -174,12 +179,59 @@ def run_table() -> str:
     return (
         markdown(header, rows)
         + f"\n`paceline bench {lists} --repeats {command['repeats']}`: {machine['model']} in {machine['dtype']} on "
-        + f"{machine['cores']} cores ({machine['processor']}), {machine['threads']} torch thread in the engine. "
+        + f"{machine['cores']} cores ({machine['processor']}), {machine['threads']} thread in the engine. "
         + "Medians over rounds of the same prompts with the same seeds, arms in turn within one process, order "
         + "reversed; 95 % intervals over rounds. "
         + f"{report['texts_that_differ_between_arms']} outputs differ between arms. The whole "
         + "result: [docs/results/bench.json](docs/results/bench.json).\n"
     )
+
+
+def drafters_table() -> str:
+    """Every drafter that comes with the package, with the curve that its training measured on held-out text."""
+    rows = [
+        ("`ngram`", "lookup", "text that repeats itself", "", "measured by `paceline draft test ngram`"),
+        ("`suffix`", "lookup", "text that repeats itself, with variations", "", "`paceline draft test suffix`"),
+    ]
+    for folder in sorted(SHIPPED.iterdir()) if SHIPPED.is_dir() else ():
+        if not (folder / DESCRIPTION).is_file():
+            continue
+        drafter = read_drafter(folder)
+        size = sum(file.stat().st_size for file in folder.iterdir()) / 2**20
+        curve = ", ".join(f"{share:.2f}" for share in drafter.held_out)
+        kind = drafter.kind.value.replace("_", " ")
+        rows.append((f"`{drafter.name}`", kind, drafter.target_model, f"{size:.1f} MiB", curve))
+    return markdown(("Drafter", "Kind", "For", "Size", "S_1..S_8 on held-out text"), rows)
+
+
+def bars_table() -> str:
+    """What the engine is held to, from the committed runs of the scenarios that judge it."""
+    rows = []
+    for name in JUDGING_SCENARIOS:
+        path = RESULTS / f"{name}.json"
+        if not path.exists():
+            continue
+        report = json.loads(path.read_text(encoding="utf-8"))
+        for bar in report["bars"]:
+            found = bar["measured"]
+            sign = "at least" if bar["at_least"] else "at most"
+            shown = "" if found is None else _interval(found)
+            rows.append((f"`{name}`", bar["name"], f"{sign} {bar['bar']:g}", shown, bar["verdict"]))
+    if not rows:
+        return "No run of the judging scenarios is committed yet.\n"
+    header = ("Scenario", "What", "Bar", "Measured, 95 % interval", "")
+    return markdown(header, rows) + "\nThe whole results are in [docs/results](docs/results).\n"
+
+
+def _interval(found: Mapping[str, Any]) -> str:
+    if found["high"] is None:
+        return f"{found['estimate']:.2f}"
+    return f"{found['estimate']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
+
+
+def scenarios_table() -> str:
+    """Every scenario of bench."""
+    return markdown(("Scenario", "What it measures"), [(f"`{name}`", text) for name, text in SCENARIOS.items()])
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -257,6 +309,9 @@ def anchors(text: str) -> set[str]:
 
 TABLES: Mapping[str, Callable[[], str]] = {
     "run": run_table,
+    "drafters": drafters_table,
+    "bars": bars_table,
+    "scenarios": scenarios_table,
     "rooms": rooms_table,
     "commands": commands_table,
     "routes": routes_table,
