@@ -99,7 +99,13 @@ static void norm_in_place(float *x, const float *weight, float epsilon, int widt
 
 /* Turn pairs (x[i], x[i + half]) by the angles of a position. */
 static void turn(float *x, const float *cosines, const float *sines, int half) {
-    for (int i = 0; i < half; i++) {
+    int i = 0;
+    for (; i + LANES <= half; i += LANES) {
+        const Floats first = load(x + i), second = load(x + i + half), c = load(cosines + i), s = load(sines + i);
+        store(x + i, first * c - second * s);
+        store(x + i + half, second * c + first * s);
+    }
+    for (; i < half; i++) {
         const float first = x[i], second = x[i + half];
         x[i] = first * cosines[i] - second * sines[i];
         x[i + half] = second * cosines[i] + first * sines[i];
@@ -174,7 +180,7 @@ int run_layers(const Model *model, Threads *threads, Workspace *workspace, const
         product(threads, &(Product){model->element, rows, model->hidden, qkv_width / LANES, layer->qkv, layer->qkv_bias,
                                     workspace->normed, workspace->qkv, qkv_width, END_STORE});
         Place place = {model, layer, &attended, workspace};
-        threads_run(threads, place_rows, &place, rows, 8);
+        threads_run(threads, place_rows, &place, rows, 2);
         attention(threads, &attended, workspace->scratch, workspace->scratch_bytes);
         product(threads, &(Product){model->element, rows, query_width, model->hidden / LANES, layer->attention_out,
                                     layer->attention_out_bias, workspace->mixed, hidden, model->hidden, END_ADD});

@@ -10,8 +10,10 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
-#if defined(__AVX512BF16__) && defined(__AVX512F__)
+#ifdef __AVX512F__
 #include <immintrin.h>
+#endif
+#if defined(__AVX512BF16__) && defined(__AVX512F__)
 #define PACELINE_PAIR_PRODUCT 1
 #endif
 
@@ -41,8 +43,13 @@ INLINE Words spread_word(uint32_t value) {
 INLINE Floats choose(Ints where, Floats yes, Floats no) {
     return (Floats)(((Ints)yes & where) | ((Ints)no & ~where));
 }
+#ifdef __AVX512F__
+INLINE Floats larger(Floats a, Floats b) { return (Floats)_mm512_max_ps((__m512)a, (__m512)b); }
+INLINE Floats smaller(Floats a, Floats b) { return (Floats)_mm512_min_ps((__m512)a, (__m512)b); }
+#else
 INLINE Floats larger(Floats a, Floats b) { return choose(a > b, a, b); }
 INLINE Floats smaller(Floats a, Floats b) { return choose(a < b, a, b); }
+#endif
 
 INLINE float lanes_sum(Floats value) {
     float lane[LANES];

@@ -7,7 +7,12 @@
 #include "threads.h"
 
 #define BLOCK_TOKENS 16
+/* Rows of a tile: their sums for two strips, and the strips themselves, fill the vector registers. */
+#ifdef __AVX512F__
 #define MAX_ROWS 12
+#else
+#define MAX_ROWS 3
+#endif
 
 enum { BFLOAT16 = 16, FLOAT32 = 32 };
 
