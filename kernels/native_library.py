@@ -19,7 +19,7 @@ from ctypes import POINTER, Structure, c_float, c_int, c_long, c_void_p
 from pathlib import Path
 
 SOURCES = Path(__file__).with_name("native")
-FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-Wno-psabi", "-shared", "-fPIC", "-pthread")
+FLAGS = ("-std=gnu11", "-O2", "-ffp-contract=fast", "-fno-math-errno", "-Wno-psabi", "-shared", "-fPIC", "-pthread")
 BFLOAT16, FLOAT32 = 16, 32
 LANES = 16
 """Widths of a model must be multiples of this: the kernels work on so many float32 at a time."""
