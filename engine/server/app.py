@@ -1,11 +1,9 @@
 """The data path: OpenAI's chat/completions, completions and models in front of one engine."""
 
 import asyncio
-import secrets
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,48 +12,28 @@ from fastapi.responses import JSONResponse
 from pydantic_core import from_json
 from starlette.requests import ClientDisconnect
 
-from engine.messages import Submit
 from engine.server import errors
 from engine.server.answers import AnswerShape, Choice, Delta, Usage
-from engine.server.context import LanguageDetector, request_features
+from engine.server.context import LanguageDetector
 from engine.server.cutoff import CutOffMiddleware
-from engine.server.encoding import OutputTokens, output_tokens
-from engine.server.errors import ApiError, invalid, unavailable
-from engine.server.headers import RequestIdMiddleware, decision_headers, looped_header, read_steering
+from engine.server.errors import ApiError
+from engine.server.headers import RequestIdMiddleware, decision_headers, looped_header
 from engine.server.logprobs import TokenNames
+from engine.server.options import ServerOptions as ServerOptions
+from engine.server.preparation import Asked, Preparation, Prepared
 from engine.server.resolve import Resolver
 from engine.server.schema import ChatRequest, CompletionRequest, SamplingFields, parse_chat, parse_completion
-from engine.server.sequence import EngineHandle, Job, SequenceRunner
+from engine.server.sequence import EngineHandle, SequenceRunner
 from engine.server.streaming import EventStream, event, merge, unless_disconnected
 from engine.server.tokenizer import Tokenizer
 from engine.server.tools import Tools
-from kernels.sampling import Sampling, Verifier, Watermark
 from policies.protocols import DecisionSource, TelemetrySink
-from policies.types import Context, Decision
 
 MAX_BODY_BYTES = 4 << 20
 _LONG_PROMPT_CHARACTERS = 8_000
 """Longer prompts are tokenised in a thread, so that no stream waits for them."""
 _TURN_CHARACTERS = 32
 """About what a chat template writes around a message: a body of 4 MiB holds 100,000 empty ones."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServerOptions:
-    """How the data path presents itself."""
-
-    model: str
-    """The name that requests must give."""
-    routes: frozenset[str]
-    """Routes that ``x-paceline-route`` may name; everything else is `policies.OTHER_ROUTE`."""
-    context_limit: int
-    """Tokens of prompt and output together; the engine's."""
-    trust_headers: bool = True
-    """Whether route, language and debug headers count; not where anybody may send them."""
-    verifier: Verifier = Verifier.COUPLED
-    """Where a request names none."""
-    watermark: Watermark | None = None
-    """On every output; a request then may not give its own."""
 
 
 def create_app(
@@ -79,16 +57,6 @@ def create_app(
     return app
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """A request that can be run: one job for each choice, in the order of the choices."""
-
-    jobs: tuple[Job, ...]
-    prompt_tokens: int
-    decision: Decision
-    debug: bool
-
-
 class _Server:
     def __init__(
         self,
@@ -104,9 +72,10 @@ class _Server:
         self._options = options
         self._clock = clock
         self._detector = LanguageDetector()
-        self._resolver = Resolver(decisions, client.info)
+        resolver = Resolver(decisions, client.info)
+        self._preparation = Preparation(client, tokenizer, resolver, options, clock)
         names = TokenNames(tokenizer.token_bytes, tokenizer.special_tokens)
-        self._runner = SequenceRunner(client, tokenizer.token_bytes, names, self._detector, self._resolver, sink, clock)
+        self._runner = SequenceRunner(client, tokenizer.token_bytes, names, self._detector, resolver, sink, clock)
         self._created = int(time.time())
 
     async def models(self) -> dict[str, Any]:
@@ -131,8 +100,8 @@ class _Server:
         prompt = await self._encode_chat(parsed)
         language = partial(self._detector.detect_chat, parsed.messages)
         grammar = await self._grammar(parsed.fields, parsed.tools)
-        prepared = self._prepare(
-            request, received_at, parsed.fields, [prompt], language, "messages", grammar, parsed.tools
+        prepared = self._preparation.prepare(
+            Asked(request.headers, received_at, parsed.fields, [prompt], language, "messages", grammar, parsed.tools)
         )
         return await self._answer(request, prepared, parsed.fields, chat=True)
 
@@ -143,11 +112,14 @@ class _Server:
         text = "\n".join(prompt for prompt in parsed.prompts if isinstance(prompt, str))
         language = partial(self._detector.detect, text)
         grammar = await self._grammar(parsed.fields, None)
-        prepared = self._prepare(request, received_at, parsed.fields, prompts, language, "prompt", grammar, None)
+        prepared = self._preparation.prepare(
+            Asked(request.headers, received_at, parsed.fields, prompts, language, "prompt", grammar)
+        )
         return await self._answer(request, prepared, parsed.fields, chat=False)
 
     async def _encode_chat(self, parsed: ChatRequest) -> list[int]:
-        if sum(len(message.content) + _TURN_CHARACTERS for message in parsed.messages) > _LONG_PROMPT_CHARACTERS:
+        characters = sum(len(message.content) + _TURN_CHARACTERS for message in parsed.messages)
+        if parsed.tools is not None or characters > _LONG_PROMPT_CHARACTERS:
             return await asyncio.to_thread(self._tokenizer.encode_chat, parsed.messages, parsed.tools)
         return self._tokenizer.encode_chat(parsed.messages, parsed.tools)
 
@@ -167,80 +139,7 @@ class _Server:
             return await asyncio.to_thread(encode)
         return encode()
 
-    def _prepare(
-        self,
-        request: Request,
-        received_at: float,
-        fields: SamplingFields,
-        prompts: list[list[int]],
-        detect: Callable[[], str],
-        field: str,
-        grammar: str | None,
-        tools: Tools | None,
-    ) -> _Prepared:
-        """Resolve the decision and lay out the sequences. Raises `ApiError`; nothing has been submitted yet.
-
-        `detect` gives the language where the client did not name it.
-        """
-        steering = read_steering(request.headers, self._options.routes, self._options.trust_headers)
-        limit = self._options.context_limit
-        longest = max(len(prompt) for prompt in prompts)
-        if longest >= limit:
-            raise ApiError(
-                f"{field} has {longest} tokens and the context holds {limit}, output included; "
-                f"give at most {limit - 1}.",
-                param=field,
-                code="context_length_exceeded",
-            )
-        vocabulary = self._client.info.vocabulary
-        for prompt in prompts:
-            if max(prompt, default=0) >= vocabulary:
-                raise ApiError(
-                    f"{field} holds the token {max(prompt)}, but the model knows 0 to {vocabulary - 1}; leave out its "
-                    "text.",
-                    param=field,
-                    code="invalid_value",
-                )
-        if not self._client.alive:
-            raise unavailable("The engine is not running; send the request again later.")
-        rooms = [min(fields.max_tokens or limit, limit - len(prompt)) for prompt in prompts]
-        if fields.controls.watermark is not None and self._options.watermark is not None:
-            raise ApiError(
-                "watermark is given, but this server puts its own on every output; leave it out.",
-                param="watermark",
-                code="invalid_value",
-            )
-        if fields.controls.min_tokens > min(rooms):
-            raise invalid("min_tokens", fields.controls.min_tokens, f"at most {min(rooms)}, what the context has left")
-        output = output_tokens(fields.controls, self._tokenizer, min(rooms), vocabulary)
-        language = steering.language or detect()
-        context = Context(self._options.model, steering.route, language)
-        features = [
-            request_features(fields.temperature, len(prompt), room, steering.opt_out, grammar is not None)
-            for prompt, room in zip(prompts, rooms, strict=True)
-        ]
-        decision = self._resolver.decide(context, features[0])
-        jobs: list[Job] = []
-        for prompt, room, of_prompt in zip(prompts, rooms, features, strict=True):
-            # Without a seed, equal prompts in one request differ, as they would in separate requests.
-            seed = secrets.randbits(64) if fields.seed is None else fields.seed & ((1 << 64) - 1)
-            for choice in range(fields.choices):
-                submit = Submit(
-                    request_key=self._client.next_key(),
-                    prompt=tuple(prompt),
-                    sampling=self._sampling(fields, output, seed, choice),
-                    max_tokens=room,
-                    stop_token_ids=self._tokenizer.stop_token_ids,
-                    stops=fields.stops,
-                    decision=decision,
-                    submitted_at=self._clock(),
-                    top_logprobs=fields.controls.top_logprobs,
-                    grammar=grammar,
-                )
-                jobs.append(Job(submit, of_prompt, received_at, resolve_output=steering.language is None, tools=tools))
-        return _Prepared(tuple(jobs), sum(len(prompt) for prompt in prompts), decision, steering.debug)
-
-    async def _answer(self, request: Request, prepared: _Prepared, fields: SamplingFields, chat: bool) -> Response:
+    async def _answer(self, request: Request, prepared: Prepared, fields: SamplingFields, chat: bool) -> Response:
         shape = AnswerShape.new(chat, self._options.model, fields.controls.top_logprobs)
         headers = decision_headers(prepared.decision, prepared.debug)
         deltas = merge([self._runner.run(job) for job in prepared.jobs])
@@ -255,30 +154,9 @@ class _Server:
             headers |= looped_header(any(choice.looped for choice in choices))
         return JSONResponse(shape.whole(choices, usage), headers=headers)
 
-    def _sampling(self, fields: SamplingFields, output: OutputTokens, seed: int, choice: int) -> Sampling:
-        return Sampling(
-            temperature=fields.temperature,
-            top_k=fields.top_k,
-            top_p=fields.top_p,
-            min_p=fields.min_p,
-            repetition_penalty=fields.repetition_penalty,
-            presence_penalty=fields.presence_penalty,
-            frequency_penalty=fields.frequency_penalty,
-            logit_bias=fields.logit_bias,
-            seed=seed,
-            choice=choice,
-            verifier=fields.controls.verifier or self._options.verifier,
-            min_tokens=fields.controls.min_tokens,
-            end_tokens=self._tokenizer.stop_token_ids if fields.controls.min_tokens else (),
-            bad_words=output.bad_words,
-            allowed_tokens=fields.controls.allowed_tokens,
-            forced_prefix=output.forced_prefix,
-            watermark=fields.controls.watermark or self._options.watermark,
-        )
-
 
 async def _events(
-    deltas: AsyncGenerator[tuple[int, Delta], None], prepared: _Prepared, shape: AnswerShape, include_usage: bool
+    deltas: AsyncGenerator[tuple[int, Delta], None], prepared: Prepared, shape: AnswerShape, include_usage: bool
 ) -> AsyncGenerator[bytes, None]:
     called: dict[int, int] = {}
     tokens = 0
@@ -295,7 +173,7 @@ async def _events(
     yield b"data: [DONE]\n\n"
 
 
-async def _whole(deltas: AsyncGenerator[tuple[int, Delta], None], prepared: _Prepared) -> list[Choice]:
+async def _whole(deltas: AsyncGenerator[tuple[int, Delta], None], prepared: Prepared) -> list[Choice]:
     choices = [Choice() for _ in prepared.jobs]
     async with aclosing(deltas):
         async for index, delta in deltas:

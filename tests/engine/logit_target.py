@@ -1,11 +1,13 @@
 """A target with logits: a random row for every prefix, verified by the real kernels, over the scripted paged cache."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from engine.blocks import Blocks, blocks_for
@@ -17,13 +19,16 @@ from engine.ngram import NgramDrafter
 from engine.request import RunningSequence
 from engine.rows import Rows
 from engine.token_bytes import load_token_bytes
-from kernels.sampling import Block, Chosen, DraftProbs, TokenLogprob, Verifier
+from kernels.sampling import Block, Chosen, DraftProbs, Sampling, TokenLogprob, Verifier
 from kernels.verify import verify
 from tests.engine.scripted import Delivered, ScriptedTarget, decision
+from tests.engine.tiny_model import END_OF_TEXT, IM_END
 
 VOCABULARY = 384
 CONTEXT_LIMIT = 192
 SLOTS = 4
+ENDS = (END_OF_TEXT, IM_END)
+PROMPT = (5, 70, 9, 70, 9)
 BLOCK_LENGTHS = (1, 2, 4, 8, 16)
 _CLOSING = frozenset(b'"}],: 0123456789')
 
@@ -156,15 +161,48 @@ class LogitRig:
 
 
 def outputs(
-    model_path: Path, submits: Sequence[Submit], *, drafter: str, block_length: int, right: int = 6, seed: int = 0
+    model_path: Path,
+    submits: Sequence[Submit],
+    *,
+    drafter: str,
+    block_length: int,
+    right: int = 6,
+    seed: int = 0,
+    plain: Mapping[int, Output] | None = None,
 ) -> dict[int, Output]:
-    """Each sequence's output, all running together; `recall` is told the plain outputs first."""
-    plain = decision()
-    first = LogitRig(model_path, seed=seed)
-    first.run(*(replace(submit, decision=plain) for submit in submits))
-    texts = {submit.request_key: list(first.output(submit.request_key).tokens) for submit in submits}
-    if drafter == plain.drafter:
-        return {key: first.output(key) for key in texts}
+    """Each sequence's output, all running together; `recall` is told what came out `plain`, which is run if need be."""
+    if drafter == decision().drafter or plain is None:
+        rig = LogitRig(model_path, seed=seed)
+        rig.run(*(replace(submit, decision=decision()) for submit in submits))
+        plain = {submit.request_key: rig.output(submit.request_key) for submit in submits}
+    if drafter == decision().drafter:
+        return dict(plain)
+    texts = {key: list(output.tokens) for key, output in plain.items()}
     rig = LogitRig(model_path, seed=seed, drafters=[RecallingDrafter(texts, right)])
     rig.run(*(replace(submit, decision=decision(drafter, block_length)) for submit in submits))
     return {key: rig.output(key) for key in texts}
+
+
+def ask(key: int = 1, *, grammar: str | None = None, stops: Sequence[str] = (), **sampling: Any) -> Submit:
+    settings = {"temperature": 0.9, "seed": 40 + key, **sampling}
+    return Submit(
+        request_key=key,
+        prompt=PROMPT,
+        sampling=Sampling(**settings),
+        max_tokens=64,
+        stop_token_ids=ENDS,
+        stops=tuple(stops),
+        decision=decision(),
+        submitted_at=0.0,
+        top_logprobs=3,
+        grammar=grammar,
+    )
+
+
+def assert_same(blocks: Output, plain: Output) -> None:
+    assert blocks.tokens == plain.tokens
+    assert blocks.finish == plain.finish
+    assert len(blocks.logprobs) == len(blocks.tokens)
+    for ours, theirs in zip(blocks.logprobs, plain.logprobs, strict=True):
+        assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-3)
+        assert [token for token, _ in ours.top] == [token for token, _ in theirs.top]
