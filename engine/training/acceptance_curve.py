@@ -32,12 +32,12 @@ def survival_counts(drafted: Tensor, tokens: Tensor, ranges: Sequence[tuple[int,
         tokens: [n], the target's own.
         ranges: bases lie in start..stop - 2: their next token is in the range; a draft is judged up to its end.
     """
-    bases, length = drafted.shape
+    length = drafted.shape[1]
     tried, kept = torch.zeros(length, dtype=torch.int64), torch.zeros(length, dtype=torch.int64)
     for start, stop in ranges:
         right = torch.ones(stop - start, dtype=torch.bool)
         for step in range(min(length, stop - start - 1)):
-            last = min(stop, bases + 1) - step - 1
+            last = stop - step - 1
             right = right[: last - start] & (drafted[start:last, step] == tokens[start + step + 1 : last + step + 1])
             tried[step] += right.numel()
             kept[step] += int(right.sum())
