@@ -7,7 +7,8 @@ asked: after cycles that ran plain or with another drafter, after a rejection, a
 draft and bonus token it has not read yet.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import isnan
 
 from engine.blocks import BLOCK_TOKENS
 from engine.drafter import SILENT, Proposal
@@ -44,6 +45,7 @@ class LearnedDrafter:
         self,
         name: str,
         native_draft: NativeDraft,
+        clear: Callable[[Sequence[int]], None],
         *,
         context_limit: int,
         memory_bytes: int,
@@ -53,7 +55,8 @@ class LearnedDrafter:
         """
         Args:
             name: what decisions call it.
-            native_draft: its arithmetic and cache.
+            native_draft: its arithmetic.
+            clear: puts zeros into blocks of its cache.
             context_limit: positions that it has.
             memory_bytes: what it holds.
             reads_features: whether its cache depends on the target's features. If so, what it wrote while drafting is
@@ -70,6 +73,7 @@ class LearnedDrafter:
         self.context_limit: int | None = context_limit
         self._positions = context_limit
         self._native = native_draft
+        self._clear = clear
         self._reads_features = reads_features
         self._stop = stop
         self._progress: dict[int, _Progress] = {}
@@ -112,6 +116,10 @@ class LearnedDrafter:
             progress.drafted = drafted.tokens[:-1]
             progress.drafted_at = progress.valid
             proposals[place] = proposal_of(drafted)
+            if isnan(drafted.confidence):
+                # What was in the blocks before, or the target's features, is no number. It would stay in the sums.
+                self._clear(sequences[place].blocks)
+                progress.valid = 0
         return proposals
 
     def observe(self, sequence: RunningSequence, emitted: Sequence[int]) -> None:

@@ -106,7 +106,7 @@ class Drafted:
 
     tokens: tuple[int, ...]
     confidence: float
-    """Of the first token, see draft_choice.h; 0.0 without one."""
+    """Of the first position, see draft_choice.h; NaN where its logits are no numbers, 0.0 where none were asked for."""
     draft_probs: tuple[DraftProbs, ...] | None
     """Where the tokens were drawn with noise of the drafter's own."""
 
@@ -217,8 +217,7 @@ class NativeDraft:
                     DraftProbs(token_out[index, step, :kept].astype(np.int64), prob_out[index, step, :kept].copy())
                     for step, kept in enumerate(candidates[index, :count].tolist())
                 )
-            first = float(confidences[index, 0]) if count else 0.0
-            results.append(Drafted(tuple(drafted[index, :count].tolist()), first, probs))
+            results.append(Drafted(tuple(drafted[index, :count].tolist()), float(confidences[index, 0]), probs))
         return results
 
 

@@ -180,6 +180,7 @@ static void choose_rows(void *argument, int first, int last, int worker) {
 static int goes_on(const Draft *task, int sequence, int step, float *product_of) {
     const float *confidences = task->confidences + (long)sequence * task->longest;
     if (task->samplings[sequence].own_noise) {
+        if (!(confidences[step] > 0.0f)) return 0; /* logits that are no numbers: nothing was drawn */
         task->counts[sequence] = step + 1;
         product_of[0] *= confidences[0];
         return step + 1 < task->lengths[sequence] && product_of[0] * confidences[0] >= task->stop;

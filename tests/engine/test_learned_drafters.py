@@ -309,6 +309,27 @@ def test_the_target_as_its_own_draft_model_is_always_right(target: Decoder, tiny
         assert len(verify(logits, [block])[0].tokens) == 11
 
 
+@pytest.mark.parametrize(
+    "sampling", [GREEDY, Sampling(temperature=1.0), Sampling(temperature=1.0, verifier=Verifier.BLOCK)]
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_numbers_that_are_none_are_cleared_out_of_its_cache(
+    kind: DrafterKind, sampling: Sampling, tiny_model: Path, native: NativeThreads, folders: dict[DrafterKind, Path]
+) -> None:
+    target = load_decoder(tiny_model, "float32", blocks=BLOCKS, capacity=CONTEXT, features=True, native=native)
+    drafter = load(folders[kind], target)
+    sequence = running(target, random_tokens(384, 20), sampling=sampling)
+    expected = drafter.propose([sequence], [5])[0]
+    drafter.release(1)
+    poison = torch.full((384 + 64, 64), float("nan"))
+    target.model.embedding = poison.data_ptr()
+    assert drafter.propose([sequence], [5]) == [SILENT]
+    target.model.embedding = None
+    again = drafter.propose([sequence], [5])[0]
+    assert (again.tokens, again.confidence) == (expected.tokens, expected.confidence)
+    assert len(again.tokens) == 5
+
+
 def test_confidence_is_the_bucket_of_the_first_probability() -> None:
     assert proposal_of(Drafted((), 0.0, None)) == SILENT
     buckets = [proposal_of(Drafted((1,), sure, None)).confidence for sure in (0.1, 0.3, 0.5, 0.7, 0.85, 0.95, 1.0)]
