@@ -107,8 +107,10 @@ def test_drafters_that_nobody_named_are_left_out_when_they_do_not_fit(
     make_tiny_drafter(tmp_path / "shipped" / "fits", tiny_model, DrafterKind.DRAFT_MODEL)
     make_tiny_drafter(tmp_path / "shipped" / "wide", other, DrafterKind.DRAFT_MODEL)
     (make_tiny_drafter(cache / "drafters" / "torn", tiny_model, DrafterKind.DRAFT_MODEL) / DESCRIPTION).write_text("{")
-    assert fitting_drafters(tiny_model) == ("ngram", "suffix", "fits")
-    assert fitting_drafters(other) == ("ngram", "suffix", "wide")
+    make_tiny_model(cache / "drafters" / "whole", layers=1)
+    edited_tokenizer(make_tiny_model(cache / "drafters" / "foreign", layers=1), lambda t: rename(t, 300, "zzz"))
+    assert fitting_drafters(tiny_model) == ("ngram", "suffix", "fits", "whole")
+    assert fitting_drafters(other) == ("ngram", "suffix", "wide", "whole")
     with pytest.raises(DrafterError, match=r"of hidden size 96, and the target's is 64"):
         plan_drafter("wide", target_of(tiny_model))
 
