@@ -146,16 +146,19 @@ def test_bad_words_never_occur_and_their_beginnings_do(folder: Path, block_lengt
     words = ((70,), (4, 6), (9, 5), (4, 4, 4))
     drafter = "recall" if block_length else "none"
 
-    def occurrences(bad_words: tuple[tuple[int, ...], ...], word: tuple[int, ...]) -> int:
+    def texts(bad_words: tuple[tuple[int, ...], ...]) -> list[tuple[int, ...]]:
         submits = [ask(key, bad_words=bad_words, allowed_tokens=(4, 5, 6, 9, 11, 70)) for key in range(1, 6)]
         found = outputs(folder, submits, drafter=drafter, block_length=block_length)
-        texts = [output.tokens for output in found.values()]
+        return [output.tokens for output in found.values()]
+
+    def occurrences(texts: list[tuple[int, ...]], word: tuple[int, ...]) -> int:
         return sum(text[at : at + len(word)] == word for text in texts for at in range(len(text)))
 
+    free, bound = texts(()), texts(words)
     for word in words:
-        assert occurrences((), word) > 0
-        assert occurrences(words, word) == 0
-        assert len(word) == 1 or occurrences(words, word[:-1]) > 0
+        assert occurrences(free, word) > 0
+        assert occurrences(bound, word) == 0
+        assert len(word) == 1 or occurrences(bound, word[:-1]) > 0
 
 
 def test_a_bad_word_does_not_begin_in_the_prompt(folder: Path) -> None:
