@@ -114,9 +114,11 @@ class Output:
 class LogitRig:
     """An `EngineLoop` over the logits, with the tiny model's tokenizer."""
 
-    def __init__(self, model_path: Path, *, seed: int = 0, drafters: Sequence[Drafter] = ()) -> None:
+    def __init__(
+        self, model_path: Path, *, seed: int = 0, drafters: Sequence[Drafter] = (), kv_blocks: int | None = None
+    ) -> None:
         self.token_bytes = load_token_bytes(model_path, VOCABULARY)
-        blocks = Blocks(SLOTS, SLOTS * blocks_for(CONTEXT_LIMIT))
+        blocks = Blocks(SLOTS, kv_blocks or SLOTS * blocks_for(CONTEXT_LIMIT))
         self.target = LogitTarget(blocks.blocks, CONTEXT_LIMIT, self.token_bytes, seed)
         self.delivered = Delivered()
         self.loop = EngineLoop(

@@ -17,10 +17,12 @@ from tests.engine.logit_target import (
     ENDS,
     VOCABULARY,
     LogitRig,
+    RecallingDrafter,
     ask,
     assert_same,
     outputs,
 )
+from tests.engine.scripted import decision
 from tests.engine.tiny_model import make_tiny_model
 
 PERSON = {
@@ -60,6 +62,17 @@ def test_27_28_json_under_every_verifier_and_drafter_is_whole_and_valid(
     assert ended >= 3
     if right == 5:
         assert sum(output.rejected for output in found.values()) > 0
+
+
+def test_a_sequence_that_is_preempted_goes_on_in_its_grammar(folder: Path) -> None:
+    submits = [replace(ask(key, grammar=json_schema_grammar(PERSON)), max_tokens=120) for key in range(1, 5)]
+    plain = outputs(folder, submits, drafter="none", block_length=0)
+    texts = {key: list(output.tokens) for key, output in plain.items()}
+    rig = LogitRig(folder, drafters=[RecallingDrafter(texts, 6)], kv_blocks=12)
+    rig.run(*(replace(submit, decision=decision("recall", 5)) for submit in submits))
+    assert rig.loop.status().preemptions > 0
+    for key, output in plain.items():
+        assert_same(rig.output(key), output)
 
 
 def test_a_grammar_that_cannot_be_used_fails_its_own_sequence(folder: Path) -> None:
