@@ -30,7 +30,7 @@ class AuditEntry:
     """Unix seconds."""
     actor: str
     action: str
-    """``pin``, ``unpin``, ``kill``, ``unkill`` or ``policy``."""
+    """``pin``, ``unpin``, ``kill``, ``unkill``, ``load``, ``unload`` or ``policy``."""
     route: str
     language: str
     reason: str

@@ -200,6 +200,11 @@ class Controller:
             self._obey()
             return found
 
+    def set_drafters(self, drafters: tuple[str, ...]) -> None:
+        """The engine has others now; pins may name them at once."""
+        with self._lock:
+            self._orders.drafters = drafters
+
     def set_kill(self, kill: KillSwitch) -> None:
         """Switch speculation off for a route, or everywhere, within one cycle."""
         with self._lock:

@@ -95,6 +95,11 @@ class Metrics:
         for drafter in info.drafters:
             self._count("draft_seconds_total", (drafter,), 0.0)
 
+    def set_drafters(self, drafters: Iterable[str]) -> None:
+        """The engine has others now; those that it had keep their labels."""
+        with self._lock:
+            self._drafters |= frozenset(drafters)
+
     def fold_cycle(self, stats: CycleStats) -> None:
         """Count one cycle; one without decoding sequences counts for its prefill only."""
         with self._lock:

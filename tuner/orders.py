@@ -8,7 +8,7 @@ class Orders:
     """Not thread-safe; its values are immutable, and may be read from anywhere once handed out."""
 
     def __init__(self, drafters: tuple[str, ...]) -> None:
-        self._drafters = drafters
+        self.drafters = drafters
         self.pins: tuple[Pin, ...] = ()
         self.kill_switches: tuple[KillSwitch, ...] = ()
 
@@ -32,8 +32,8 @@ class Orders:
         Raises:
             ValueError: the drafter is unknown, or the block length out of range or at odds with the drafter.
         """
-        if pin.drafter not in self._drafters:
-            known = ", ".join(self._drafters)
+        if pin.drafter not in self.drafters:
+            known = ", ".join(self.drafters)
             raise ValueError(f"drafter {pin.drafter!r} is unknown to this engine; use one of {known}")
         if not 0 <= pin.block_length <= MAX_BLOCK_LENGTH:
             raise ValueError(f"block_length {pin.block_length} is out of range; use 0 to {MAX_BLOCK_LENGTH}")

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -35,13 +35,14 @@ from engine.messages import EngineOptions, Verifier, Watermark
 from engine.model_check import is_complete
 from engine.model_config import ModelError, read_config
 from engine.model_fetch import DEFAULT_MODEL, cache_folder, default_model_path, fetch_default_model, resolve_model
-from engine.process import EngineClient, EngineGoneError, EngineStartError
+from engine.process import DrafterRefusedError, EngineClient, EngineGoneError, EngineStartError
 from engine.server.app import ServerOptions, create_app
 from engine.server.tokenizer import load_tokenizer
 from policies import Arm, Context, Decision, DecisionSource, EngineInfo, EngineStatus, RequestFeatures
 from policies.records import StoredState
 from policies.store import Store, StoreUnavailableError
 from tuner.api.app import create_admin_app
+from tuner.api.drafters import DrafterConflictError
 from tuner.controller import Controller, ControllerOptions
 from tuner.metrics import Gauges, Metrics
 from tuner.recorder import Recorder, RecorderOptions
@@ -97,6 +98,7 @@ class Service:
         recorder: Recorder,
         queue: TelemetryQueue,
     ) -> None:
+        self._settings = settings
         self.client = client
         self.controller = controller
         self.recorder = recorder
@@ -140,6 +142,39 @@ class Service:
         self._tick()
         self.recorder.save_posterior(self.controller.state())
         self.recorder.close(CLOSE_SECONDS)
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """What a pin may name, plain first."""
+        return self.client.info.drafters
+
+    async def load_drafter(self, source: str) -> None:
+        """Load a drafter while serving. Raises DrafterConflictError."""
+        await self._change_drafters(self.client.load_drafter(source))
+
+    async def unload_drafter(self, name: str) -> None:
+        """Let a drafter go while serving. Raises DrafterConflictError, also while a pin or a setting names it."""
+        if name == self._settings.engine.learned_drafter:
+            raise DrafterConflictError(
+                f"The drafter {name!r} is the one that is learned: engine.default_drafter sets it."
+            )
+        for pin in self.controller.snapshot.pins:
+            if pin.drafter == name:
+                raise DrafterConflictError(
+                    f"A pin of {pin.route}/{pin.language} names the drafter {name!r}: take it back first"
+                )
+        for route, configured in self._settings.routes.items():
+            if configured.default_arm is not None and configured.default_arm.drafter == name:
+                raise DrafterConflictError(f"routes.{route}.default_arm.drafter is {name!r}: change it first")
+        await self._change_drafters(self.client.unload_drafter(name))
+
+    async def _change_drafters(self, change: Coroutine[Any, Any, None]) -> None:
+        try:
+            await change
+        except DrafterRefusedError as error:
+            raise DrafterConflictError(str(error)) from error
+        self.controller.set_drafters(self.drafters)
+        self._metrics.set_drafters(self.drafters)
 
     async def render_metrics(self) -> bytes:
         """The body of /metrics."""
@@ -211,7 +246,9 @@ async def running_service(settings: Settings, console: Console, switchback: bool
             recorder = Recorder(store, RecorderOptions(model=client.info.model), known=known)
             service = Service(settings, client, controller, recorder, queue)
             data_app = create_app(client, tokenizer, service.decisions, queue, _server_options(settings, client.info))
-            admin_app = create_admin_app(controller, recorder, service.render_metrics, lambda: client.alive, settings)
+            admin_app = create_admin_app(
+                controller, recorder, service.render_metrics, lambda: client.alive, settings, control=service
+            )
             service.start_learning()
             try:
                 async with _serving(data_app, data_socket), _serving(admin_app, admin_socket):

@@ -72,7 +72,7 @@ class _Server:
         self._options = options
         self._clock = clock
         self._detector = LanguageDetector()
-        resolver = Resolver(decisions, client.info)
+        resolver = Resolver(decisions, lambda: client.info.drafters)
         self._preparation = Preparation(client, tokenizer, resolver, options, clock)
         names = TokenNames(tokenizer.token_bytes, tokenizer.special_tokens)
         self._runner = SequenceRunner(client, tokenizer.token_bytes, names, self._detector, resolver, sink, clock)

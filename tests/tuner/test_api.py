@@ -15,6 +15,7 @@ from policies.testing import FakeClock
 from tests.policies import store_samples as samples
 from tests.tuner.scripted_steering import ScriptedSteering, snapshot
 from tuner.api.app import create_admin_app
+from tuner.api.drafters import DrafterConflictError, DrafterControl
 from tuner.api.durations import describe_duration, parse_duration
 from tuner.api.explain import LADDER, REASON_SENTENCES, explain, schedule_words
 from tuner.recorder import Recorder, RecorderOptions
@@ -43,7 +44,7 @@ Start = Callable[..., Admin]
 def start(tmp_path: Path) -> Iterator[Start]:
     recorders: list[Recorder] = []
 
-    def start_admin(settings: Settings | None = None) -> Admin:
+    def start_admin(settings: Settings | None = None, control: DrafterControl | None = None) -> Admin:
         store = Store(f"sqlite:///{tmp_path / 'paceline.db'}")
         clock = FakeClock(1_000.0)
         recorder = Recorder(store, RecorderOptions(samples.MODEL, flush_seconds=3600.0), clock)
@@ -55,7 +56,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
             return b"paceline_store_up 1.0\n"
 
         started: Admin
-        app = create_admin_app(steering, recorder, render, lambda: started.ready, settings or Settings(), clock)
+        settings = settings or Settings()
+        app = create_admin_app(steering, recorder, render, lambda: started.ready, settings, clock, control)
         started = Admin(TestClient(app, raise_server_exceptions=False), steering, recorder, store, clock)
         return started
 
@@ -146,6 +148,43 @@ def test_a_pin_for_every_language_holds_each_of_them_and_an_expired_one_none(adm
     admin.clock.advance(30 * 60.0)
     assert admin.client.get(POLICY_PATH).json()["pin"] is None
     assert admin.client.get("/api/v1/status").json()["pins"] == []
+
+
+class ScriptedDrafters:
+    """A `DrafterControl` that keeps a list."""
+
+    def __init__(self) -> None:
+        self.drafters: tuple[str, ...] = ("none", "ngram")
+
+    async def load_drafter(self, source: str) -> None:
+        if source == "eagle":
+            raise DrafterConflictError("there is no drafter 'eagle'; give one of ngram, suffix")
+        self.drafters = (*self.drafters, source)
+
+    async def unload_drafter(self, name: str) -> None:
+        self.drafters = tuple(drafter for drafter in self.drafters if drafter != name)
+
+
+def test_drafters_come_and_go_and_are_audited(start: Start) -> None:
+    admin = start(control=ScriptedDrafters())
+    assert admin.client.get("/api/v1/drafters").json() == {"drafters": ["none", "ngram"]}
+    body = {"source": "suffix", "reason": "a trial"}
+    loaded = admin.client.post("/api/v1/drafters", json=body, headers={"x-paceline-actor": "ada"})
+    assert loaded.json() == {"drafters": ["none", "ngram", "suffix"]}
+    assert admin.client.get("/api/v1/status").json()["drafters"] == ["none", "ngram", "suffix"]
+    refused = problem(admin.client.post("/api/v1/drafters", json=body | {"source": "eagle"}), 409)
+    assert refused["detail"] == "there is no drafter 'eagle'; give one of ngram, suffix."
+    assert admin.client.delete("/api/v1/drafters/suffix").json() == {"drafters": ["none", "ngram"]}
+    assert admin.recorder.flush(DEADLINE_SECONDS)
+    assert [(entry.action, entry.actor, entry.reason, entry.details) for entry in admin.store.audit(10)] == [
+        ("unload", "unknown", "", {"drafter": "suffix"}),
+        ("load", "ada", "a trial", {"drafter": "suffix"}),
+    ]
+
+
+def test_the_drafters_of_an_engine_without_control_are_fixed(admin: Admin) -> None:
+    answer = admin.client.post("/api/v1/drafters", json={"source": "suffix", "reason": "a trial"})
+    assert problem(answer, 409)["detail"] == "The drafters of this engine are fixed."
 
 
 def test_unpin_takes_the_pin_back_once(admin: Admin) -> None:

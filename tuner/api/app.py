@@ -16,9 +16,11 @@ from fastapi import APIRouter, Depends, FastAPI, Header, Path, Response
 from pydantic import AfterValidator
 
 from policies.decision_id import describe
+from policies.records import AuditEntry
 from policies.types import OTHER_ROUTE, KillSwitch, Pin
 from tuner.api import views
-from tuner.api.bodies import KillSwitchBody, PinBody
+from tuner.api.bodies import DrafterBody, KillSwitchBody, PinBody
+from tuner.api.drafters import DrafterConflictError, DrafterControl
 from tuner.api.durations import parse_duration
 from tuner.api.problems import ProblemError, install
 from tuner.metrics import CONTENT_TYPE
@@ -37,6 +39,7 @@ def known_language(name: str) -> str:
     return name
 
 
+DrafterPath = Annotated[str, Path(max_length=256)]
 Language = Annotated[str, AfterValidator(known_language)]
 Actor = Annotated[str, Header(alias="x-paceline-actor", pattern=r"^[\w.@+-]{1,64}$")]
 """Who does it, by their own word: it is written into the audit."""
@@ -49,6 +52,7 @@ def create_admin_app(
     readiness: Callable[[], bool],
     settings: Settings,
     clock: Callable[[], float] = time.time,
+    control: DrafterControl | None = None,
 ) -> FastAPI:
     """The application for the admin port.
 
@@ -59,10 +63,11 @@ def create_admin_app(
         readiness: whether requests can be served; the database has no say in it.
         settings: routes, modes and the admin token.
         clock: Unix seconds.
+        control: loads and unloads drafters; without it they are as they are.
     """
     app = FastAPI(title="Paceline admin", docs_url=None, redoc_url=None, openapi_url="/api/v1/openapi.json")
     install(app)
-    api = _Api(steering, recorder, readiness, settings, clock)
+    api = _Api(steering, recorder, readiness, settings, clock, control)
     app.include_router(api.router())
 
     @app.get("/livez", summary="Whether the process answers")
@@ -90,7 +95,9 @@ class _Api:
         readiness: Callable[[], bool],
         settings: Settings,
         clock: Callable[[], float],
+        control: DrafterControl | None,
     ) -> None:
+        self._control = control
         self._steering = steering
         self._recorder = recorder
         self._readiness = readiness
@@ -110,14 +117,19 @@ class _Api:
         router.add_api_route("/policies/{route}/{language}/pin", self.pin, methods=["PUT"])
         router.add_api_route("/policies/{route}/{language}/pin", self.unpin, methods=["DELETE"])
         router.add_api_route("/kill-switch", self.kill_switch, methods=["POST"])
+        router.add_api_route("/drafters", self.drafters, methods=["GET"])
+        router.add_api_route("/drafters", self.load_drafter, methods=["POST"])
+        router.add_api_route("/drafters/{name}", self.unload_drafter, methods=["DELETE"])
         router.add_api_route("/decisions/{decision_id}", self.decision, methods=["GET"])
         return router
 
     def status(self) -> views.StatusView:
         """What is in force, in one page."""
         store = views.StoreView(self._recorder.store_up, self._recorder.dropped)
+        drafters = self.drafters().drafters
+        price = self._engine.price_per_hour
         return views.status_view(
-            self._steering.snapshot, self._version, self._readiness(), store, self._engine, self._clock()
+            self._steering.snapshot, self._version, self._readiness(), store, drafters, price, self._clock()
         )
 
     def policies(self) -> views.PoliciesView:
@@ -203,6 +215,34 @@ class _Api:
             in_force = views.kills_in_force(self._steering.snapshot, now)
         active = any(kill.route in (body.route, EVERY) for kill in in_force)
         return views.KillSwitchView(body.route, active, in_force)
+
+    def drafters(self) -> views.DraftersView:
+        """The drafters that are loaded."""
+        return views.DraftersView(self._engine.drafter_names if self._control is None else self._control.drafters)
+
+    async def load_drafter(self, body: DrafterBody, actor: Actor = "unknown") -> views.DraftersView:
+        """Load a drafter while serving; cycles wait for it."""
+        await self._change(lambda control: control.load_drafter(body.source))
+        self._audit("load", body.source, actor, body.reason)
+        return self.drafters()
+
+    async def unload_drafter(self, name: DrafterPath, actor: Actor = "unknown") -> views.DraftersView:
+        """Let a drafter go while serving: what still runs with it goes on plain."""
+        await self._change(lambda control: control.unload_drafter(name))
+        self._audit("unload", name, actor, "")
+        return self.drafters()
+
+    async def _change(self, change: Callable[[DrafterControl], Awaitable[None]]) -> None:
+        if self._control is None:
+            raise ProblemError(HTTPStatus.CONFLICT, "The drafters of this engine are fixed.")
+        try:
+            await change(self._control)
+        except DrafterConflictError as error:
+            raise ProblemError(HTTPStatus.CONFLICT, f"{error}.") from error
+
+    def _audit(self, action: str, drafter: str, actor: str, reason: str) -> None:
+        entry = AuditEntry(self._clock(), actor, action, EVERY, EVERY, reason, {"drafter": drafter})
+        self._recorder.record_audit(entry)
 
     def decision(self, decision_id: Annotated[str, Path(max_length=512)]) -> views.DecisionView:
         """One request's decision: from the store if it was sampled, else from its id."""

@@ -54,6 +54,14 @@ class PinBody(_Body):
         return self.drafter, self.block_length
 
 
+class DrafterBody(_Body):
+    """``POST /api/v1/drafters``."""
+
+    source: DrafterName
+    """ngram, suffix, a name that `paceline draft list` shows, or a folder on the server's machine."""
+    reason: ReasonText
+
+
 class KillSwitchBody(_Body):
     """``POST /api/v1/kill-switch``."""
 

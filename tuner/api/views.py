@@ -11,7 +11,7 @@ from policies.records import SampledDecision
 from policies.types import KillSwitch, LoadStep, Mode, Pin, Policy, PolicyState, Reason
 from tuner.api.explain import REASON_SENTENCES, Explanation, explain
 from tuner.price import Cost, cost_per_million
-from tuner.settings import EngineSettings, RouteSettings
+from tuner.settings import RouteSettings
 from tuner.snapshot import BaselineCell, PolicySnapshot, Throughput
 
 
@@ -93,6 +93,13 @@ class PolicyView:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftersView:
+    """``/api/v1/drafters``: those that are loaded, plain first."""
+
+    drafters: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class KillSwitchView:
     """``POST /api/v1/kill-switch``."""
 
@@ -126,7 +133,13 @@ class DecisionView:
 
 
 def status_view(
-    snapshot: PolicySnapshot, version: str, ready: bool, store: StoreView, engine: EngineSettings, now: float
+    snapshot: PolicySnapshot,
+    version: str,
+    ready: bool,
+    store: StoreView,
+    drafters: tuple[str, ...],
+    price_per_hour: float | None,
+    now: float,
 ) -> StatusView:
     """What is in force, in one page."""
     policies = snapshot.policies.values()
@@ -147,8 +160,8 @@ def status_view(
         cost_error=snapshot.cost_error,
         pins=tuple(pin for pin in snapshot.pins if pin.expires_at > now),
         kill_switches=kills_in_force(snapshot, now),
-        drafters=engine.drafter_names,
-        cost_per_million_tokens=_cost(snapshot.throughput, engine.price_per_hour),
+        drafters=drafters,
+        cost_per_million_tokens=_cost(snapshot.throughput, price_per_hour),
     )
 
 

@@ -11,7 +11,7 @@ import httpx
 from tuner.cli.failures import ERROR, USAGE, CommandError
 
 TIMEOUT_SECONDS = 10.0
-USAGE_STATUSES = (400, 404, 422)
+USAGE_STATUSES = (400, 404, 409, 422)
 """Answers that mean that the command asked for something that cannot be."""
 
 

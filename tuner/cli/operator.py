@@ -129,6 +129,28 @@ def on(
     _show(AdminClient(server, token).post("kill-switch", body=body), output, tables.print_switched_on)
 
 
+def load(
+    drafter: Annotated[str, typer.Argument(help="As in engine.drafters.", show_default=False)],
+    reason: Why,
+    server: Server = DEFAULT_SERVER,
+    token: Token = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Load a drafter into a running server."""
+    found = AdminClient(server, token).post("drafters", body={"source": drafter, "reason": reason})
+    _show(found, output, tables.print_drafters)
+
+
+def unload(
+    drafter: Annotated[str, typer.Argument(help="Its name; `paceline status` lists them.", show_default=False)],
+    server: Server = DEFAULT_SERVER,
+    token: Token = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Let a running server's drafter go; what still runs with it goes on plain."""
+    _show(AdminClient(server, token).delete("drafters", drafter), output, tables.print_drafters)
+
+
 def _one(route: str | None, every: bool) -> str:
     if (route is None) is not every:
         raise CommandError("Give one ROUTE, or --all.", USAGE)

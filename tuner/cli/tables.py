@@ -18,6 +18,7 @@ def print_status(console: Console, status: Mapping[str, Any], policies: Sequence
     """`paceline status`."""
     store = "up" if status["store"]["up"] else "DOWN"
     console.print(f"model      {status['model'] or 'no traffic yet'}, {'ready' if status['ready'] else 'NOT READY'}")
+    console.print(f"drafters   {', '.join(status['drafters'])}")
     console.print(f"store      {store}, {status['store']['dropped']} rows dropped")
     console.print(f"requests   {status['requests']}, {status['looped_requests']} of them looped")
     console.print(f"throughput {_throughput(status['throughput'])}")
@@ -138,6 +139,11 @@ def print_pin(console: Console, view: Mapping[str, Any]) -> None:
         return
     arm = "plain" if pin["block_length"] == 0 else f"{pin['drafter']} at block length {pin['block_length']}"
     console.print(f"{where} is pinned to {arm}{_until(pin['expires_at'])}: {pin['reason']}")
+
+
+def print_drafters(console: Console, view: Mapping[str, Any]) -> None:
+    """`paceline draft load` and `paceline draft unload`."""
+    console.print(f"Drafters of this server: {', '.join(view['drafters'])}.")
 
 
 def print_settings(console: Console, rows: Sequence[tuple[str, Any, str]], *, origin: bool) -> None:
