@@ -11,7 +11,7 @@ from engine.model_config import ModelError
 from engine.server.detokenize import TextStream
 from engine.server.errors import ApiError
 from engine.server.tokenizer import ModelTokenizer, load_tokenizer
-from engine.server.tools import Message
+from engine.server.tools import CallTurn, Message, parse_tools
 from tests.engine.tiny_model import IM_END, IM_START, make_tiny_model
 
 VOCABULARY = 384
@@ -89,3 +89,38 @@ def test_a_template_that_cannot_render_is_a_400(folder: Path, tmp_path: Path, te
         load_tokenizer(tmp_path, VOCABULARY).encode_chat([Message("user", "hi")])
     assert caught.value.status == 400
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        (
+            "{% if tools %}{{ tools[0].function.name }} as <tool_call>\n{% endif %}"
+            "{% for message in messages %}{{ message.role }}: {{ message.content }}"
+            "{% for call in message.tool_calls %}{{ call.function.arguments.city }}{% endfor %}; {% endfor %}",
+            "weather as <tool_call>\nuser: Rain?; assistant: Ulm; tool: no; ",
+        ),
+        (
+            "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}",
+            'assistant: <tool_call>\n{"name": "weather", "arguments": {"city": "Ulm"}}\n</tool_call>\n'
+            "user: <tool_response>\nno\n</tool_response>\n",
+        ),
+    ],
+)
+def test_tools_are_told_by_the_template_where_it_writes_calls_in_this_form_and_else_in_the_system_message(
+    folder: Path, tmp_path: Path, template: str, expected: str
+) -> None:
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": template}))
+    tokenizer = load_tokenizer(tmp_path, VOCABULARY)
+    tools = parse_tools({"tools": [{"type": "function", "function": {"name": "weather"}}]})
+    messages = [
+        Message("user", "Rain?"),
+        Message("assistant", "", (CallTurn("a", "weather", '{"city": "Ulm"}'),)),
+        Message("tool", "no", call_id="a"),
+    ]
+    text = b"".join(tokenizer.token_bytes[token] for token in tokenizer.encode_chat(messages, tools)).decode()
+    assert text.endswith(expected)
+    assert text == expected or text.startswith("system: # Tools")
