@@ -30,6 +30,9 @@
     }
 #endif
 
+/* Where the strips of a tile come from. */
+enum { CACHED, WEIGHTS, HINTS };
+
 /* Words by which weights are asked for before their use; measured on AMD Zen 4, one and two threads. */
 #define FEW_ROWS 4
 #define AHEAD_OF_FEW 2048
