@@ -75,9 +75,7 @@ def build_engine(options: EngineOptions, deliver: Callable[[FromEngine], None]) 
     threads = options.threads
     if not threads:
         deliver(Progress("choosing the number of threads"))
-        # One core stays for the control process. Threads of one product wait for each other, so a busy neighbour on a
-        # core of theirs is felt in every product.
-        threads = choose_threads(target, max(1, cores - 1))
+        threads = choose_threads(target, cores)
     calibration: tuple[CycleStats, ...] = ()
     if options.calibrate:
         calibration = calibrate(target, options.slots, options.seed, lambda text: deliver(Progress(text)))

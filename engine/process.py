@@ -41,6 +41,7 @@ from engine.messages import (
     Tokens,
     UnloadDrafter,
 )
+from engine.priority import step_back_for
 from policies.protocols import TelemetrySink
 from policies.types import CyclePolicy, Decision, EngineInfo, EngineStatus
 
@@ -143,8 +144,9 @@ class EngineClient:
                 [sys.executable, "-m", "engine.process", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                # An interrupt from the terminal is the control process's to handle: it ends this one in order.
-                start_new_session=True,
+                # An interrupt from the terminal is the control process's to handle: it ends this one in order. The
+                # session stays the same, since Linux may weigh the niceness of two processes within a session only.
+                process_group=0,
             )
         client = cls(process, Connection(ours.detach()), sink)
         try:
@@ -156,6 +158,7 @@ class EngineClient:
             raise
         client._reader.start()
         client._writer.start()
+        step_back_for(process.pid)
         return client
 
     @property
