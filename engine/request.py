@@ -41,8 +41,6 @@ class RunningSequence:
         self.prompt_tokens = frozenset(submit.prompt) if submit.sampling.penalised else frozenset()
         self.output_counts: Counter[int] | None = Counter() if submit.sampling.penalised else None
         self.top_logprobs = submit.top_logprobs
-        self.arrival = 0
-        """Place in the order of arrival."""
         self.admitted_at: float | None = None
         """When it was admitted first."""
         self.blocks: list[int] = []

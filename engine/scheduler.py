@@ -7,7 +7,6 @@ what it emits does not change. The first of those that run is never preempted wh
 them fits: somebody always gets on.
 """
 
-from bisect import insort
 from collections import deque
 from collections.abc import Sequence
 
@@ -18,7 +17,8 @@ from engine.request import RunningSequence
 class Scheduler:
     """Waiting and running sequences. A sequence is `prefilling` until all its text but the last token is computed.
 
-    Each of the three is in order of arrival, and everyone that runs arrived before everyone that waits.
+    Whoever decodes arrived before whoever is prefilled, and they before whoever waits; each of the three is in order of
+    arrival.
     """
 
     def __init__(self, blocks: Blocks) -> None:
@@ -29,7 +29,6 @@ class Scheduler:
         self.preemptions = 0
         """Since the start."""
         self._by_key: dict[int, RunningSequence] = {}
-        self._arrivals = 0
 
     def find(self, request_key: int) -> RunningSequence | None:
         return self._by_key.get(request_key)
@@ -40,8 +39,6 @@ class Scheduler:
         return tuple(self._by_key.values())
 
     def add(self, sequence: RunningSequence) -> None:
-        self._arrivals += 1
-        sequence.arrival = self._arrivals
         self._by_key[sequence.key] = sequence
         self.waiting.append(sequence)
 
@@ -68,8 +65,8 @@ class Scheduler:
 
     def start_decoding(self, sequence: RunningSequence) -> None:
         """All of its text but the last token is computed."""
-        self.prefilling.remove(sequence)
-        insort(self.decoding, sequence, key=lambda other: other.arrival)
+        assert sequence is self.prefilling[0], "they are prefilled in order"
+        self.decoding.append(self.prefilling.pop(0))
 
     def make_room(self, lengths: Sequence[int]) -> tuple[list[int], list[RunningSequence]]:
         """Grow the tables of `decoding` for a cycle with block lengths of at most `lengths`.
@@ -91,7 +88,7 @@ class Scheduler:
         preempted: list[RunningSequence] = []
         for sequence in tuple(self.decoding):
             while sequence.key in wished and not self.blocks.cover(sequence.key, len(sequence.tokens)):
-                latest = max((*self.prefilling[-1:], *self.decoding[-1:]), key=lambda other: other.arrival)
+                latest = (self.prefilling or self.decoding)[-1]
                 wished.pop(latest.key, None)
                 self._preempt(latest)
                 preempted.append(latest)

@@ -1,7 +1,5 @@
 """The scheduler as a state machine: any order of arrivals, admissions, cycles and ends."""
 
-from collections.abc import Sequence
-
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
@@ -18,10 +16,6 @@ def sequence_of(key: int, prompt: int, max_tokens: int, cap: int = 0) -> Running
     """Its text is its own: nothing is shared."""
     chosen = decision("ngram" if cap else "none", cap)
     return RunningSequence(submit(key, (key,) * prompt, max_tokens=max_tokens, chosen=chosen), (), CONTEXT_LIMIT)
-
-
-def arrivals(sequences: Sequence[RunningSequence]) -> list[int]:
-    return [sequence.arrival for sequence in sequences]
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -97,7 +91,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert len(granted) == len(self.scheduler.decoding)
         if enough:
             assert (granted, preempted) == (wished, [])
-        by_arrival = sorted(before, key=lambda sequence: -sequence.arrival)
+        by_arrival = sorted(before, key=lambda sequence: -sequence.key)
         assert preempted == by_arrival[: len(preempted)], "the latest go, the very latest first"
         assert len(preempted) < len(before), "somebody always gets on"
         if preempted:
@@ -140,9 +134,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         everyone = [*self.running, *scheduler.waiting]
         assert {sequence.key: sequence for sequence in everyone} == self.there
         assert len(everyone) == len(self.there)
-        for sequences in (scheduler.prefilling, scheduler.decoding, scheduler.waiting):
-            assert arrivals(tuple(sequences)) == sorted(arrivals(tuple(sequences)))
-        assert max(arrivals(self.running), default=0) < min(arrivals(tuple(scheduler.waiting)), default=1 << 40)
+        in_order = [sequence.key for sequence in (*scheduler.decoding, *scheduler.prefilling, *scheduler.waiting)]
+        assert in_order == sorted(in_order)
         assert scheduler.blocks.free_slots == SLOTS - len(self.running)
         assert scheduler.blocks.free_blocks == self.free
         assert scheduler.idle == (not self.there)
@@ -203,3 +196,18 @@ def test_blocks_are_given_up_by_drafts_before_anybody_is_preempted() -> None:
     assert scheduler.make_room([0, 16]) == ([0], [second])
     assert (second.blocks, second.prefilled, list(scheduler.waiting)) == ([], 0, [second])
     assert scheduler.preemptions == 1
+
+
+def test_one_that_is_prefilled_is_preempted_before_any_that_decodes() -> None:
+    scheduler = Scheduler(Blocks(slots=3, blocks=6))
+    first, second, third = sequence_of(1, 15, 60), sequence_of(2, 15, 60), sequence_of(3, 20, 60)
+    for sequence in (first, second, third):
+        scheduler.add(sequence)
+    assert scheduler.admit(1.0) == [first, second, third]
+    for sequence in (first, second):
+        sequence.append([0], [])
+        scheduler.start_decoding(sequence)
+    first.append([0] * 34, [])
+    assert scheduler.make_room([0, 0]) == ([0, 0], [third])
+    assert scheduler.decoding == [first, second]
+    assert scheduler.prefilling == []
