@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import torch
 
 from kernels.philox import Stream
-from kernels.processors import RowError, TargetScores
+from kernels.processors import RowError
 from kernels.residual import TargetProbs, draft_point
 from kernels.sampler import NUMPY, Sampler
 from kernels.sampling import Block, Chosen
@@ -47,34 +47,30 @@ def block_block(rows: Rows, block: Block, sampler: Sampler) -> Chosen:
     except RowError as error:
         return Chosen((), failure=error.failure)
     points = [draft_point(drafts, block.draft_probs, index) for index in range(len(drafts))]
-    accepted, share = 0, 1.0
-    # What the token after the drafts kept so far is drawn from; None where its row has no token.
-    after: TargetScores | None = target_probs.target
-    if points:
-        after = target_probs.residual(1.0, points[0])
+    # What the token after the drafts kept so far is drawn from: its row, and the share that is left of it.
+    kept, kept_share, share = 0, 1.0, 1.0
+    after: TargetProbs | None = target_probs
     for index, token in enumerate(drafts):
         share = min(share * target_probs.of(token) / points[index].prob, 1.0)
         if share == 0.0:
             break
-        last = index + 1 == len(drafts)
         try:
             target_probs = TargetProbs(target.scores(index + 1), sampler)
         except RowError:
             # The block ends before a row without a token, as if it had been drafted no further.
             if uniforms[index] <= share:
-                accepted, after = index + 1, None
+                kept, after = index + 1, None
             break
-        if last:
-            keep = share
-        else:
+        keep = share
+        if index + 1 < len(drafts):
             mass = target_probs.residual_mass(share, points[index + 1])
             # Both vanish where the following distributions are equal and so will be kept for certain.
             keep = mass / (mass + (1.0 - share)) if mass > 0.0 else float(share == 1.0)
         if uniforms[index] <= keep:
-            accepted = index + 1
-            after = target_probs.target if last else target_probs.residual(share, points[index + 1])
+            kept, kept_share, after = index + 1, share, target_probs
     if after is None:
-        return Chosen(drafts[:accepted])
-    position = block.position + accepted
-    recovered = sampler.race(after.scores, after.token_ids, sampling, position, Stream.RECOVERED)
-    return Chosen((*drafts[:accepted], recovered))
+        return Chosen(drafts[:kept])
+    left = after.target if kept == len(drafts) else after.residual(kept_share, points[kept])
+    position = block.position + kept
+    token = sampler.race(left.scores, left.token_ids, sampling, position, Stream.RECOVERED)
+    return Chosen((*drafts[:kept], token))

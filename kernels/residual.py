@@ -48,16 +48,13 @@ class TargetProbs:
         # One division rather than two: share * target - draft is (target - draft / share) * share.
         left = target_probs - draft.probs / share
         indices, known = self._find(draft.token_ids)
-        indices, left = indices[known], left[known]
-        scores = self.target.scores.astype(np.float64)
+        scores = self.target.scores.copy()
         with np.errstate(divide="ignore"):
-            scores[indices] = np.log(np.maximum(left, 0.0) * self._total)
-        highest = float(scores.max())
+            scores[indices[known]] = np.log(np.maximum(left[known], 0.0) * self._total)
+        highest = scores.max()
         if highest == -math.inf:
             return self.target
-        kept = np.flatnonzero(scores > -math.inf)
-        token_ids = kept if self.target.token_ids is None else self.target.token_ids[kept]
-        return TargetScores(token_ids, (scores[kept] - highest).astype(np.float32))
+        return TargetScores(self.target.token_ids, scores if highest == 0.0 else scores - highest)
 
     def _find(self, token_ids: TokenIds) -> tuple[TokenIds, NDArray[np.bool_]]:
         """For each of `token_ids` its index in the scores, and whether there is one."""

@@ -320,7 +320,7 @@ def check_distribution(
     drafter: Drafter,
     block_length: int,
     first_seed: int,
-    sequences: int = 2000,
+    sequences: int = 1500,
     grammar: Grammar = any_token,
 ) -> None:
     """The outputs follow the exact distribution: whole, and each pair of neighbours."""
