@@ -1,5 +1,6 @@
 """`train_drafter`: text from the target, distillation from it, the acceptance curve, and the drafter's folder."""
 
+import hashlib
 import platform
 import time
 from collections.abc import Callable, Sequence
@@ -122,7 +123,7 @@ def train_drafter(options: TrainingOptions, progress: Callable[[TrainingProgress
         raise ValueError(f"there is no text in {text_folder}; ask for tokens to generate, or give text files")
     tokens, coverage = frequent_tokens(training, options.output_tokens, target.vocab_size, chat.stop_tokens)
     rows, drafter = _target_rows(options.target_path, target, tokens), _new_drafter(options, target)
-    checkpoint = options.work_folder / f"{options.name}.checkpoint"
+    checkpoint = options.work_folder / f"{options.name}-{_fingerprint(options, paths)}.checkpoint"
     if not checkpoint.is_file():
         _set_start(options, target, drafter, training, rows)
 
@@ -188,6 +189,20 @@ def _prepare_text(
         generate_text(writer, folder, options.tokens, generated)
     if missing_files:
         write_shard(files_shard, read_files(decoder, chat, options.files, read))
+
+
+def _fingerprint(options: TrainingOptions, paths: Sequence[Path]) -> str:
+    """What the weights follow from: a checkpoint of other text or settings is not taken up."""
+    said = (
+        data_hash(paths),
+        options.kind,
+        options.kinds,
+        str(options.start_from),
+        options.output_tokens,
+        options.distillation,
+        options.seed,
+    )
+    return hashlib.sha256(repr(said).encode()).hexdigest()[:12]
 
 
 def _target_rows(path: Path, target: ModelConfig, tokens: Tensor) -> TargetRows:

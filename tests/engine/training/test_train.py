@@ -119,3 +119,12 @@ def test_a_drafter_can_start_from_another_on_text_of_one_kind(options: TrainingO
 def test_nothing_to_train_on_is_refused(options: TrainingOptions) -> None:
     with pytest.raises(ValueError, match="ask for tokens to generate, or give text files"):
         train_drafter(replace(options, tokens=0, files=()), lambda _: None)
+
+
+def test_a_checkpoint_of_other_settings_is_not_taken_up(options: TrainingOptions) -> None:
+    first = train_drafter(options, lambda _: None)
+    seen: list[TrainingProgress] = []
+    longer = replace(options, distillation=replace(options.distillation, epochs=2))
+    second = train_drafter(longer, seen.append)
+    assert next(each.done for each in seen if each.phase == Phase.TRAIN) == 1
+    assert second.record.steps > first.record.steps
