@@ -102,17 +102,15 @@ class NativeSampler:
     def _make_room(self, vocabulary: int) -> None:
         self._scores: Row = np.empty(vocabulary, dtype=np.float32)
         self._token_ids: TokenIds = np.empty(vocabulary, dtype=np.int64)
-        self._scratch = (self._token_ids.ctypes.data, self._scores.ctypes.data)
+        self._work = np.empty(3 * vocabulary, dtype=np.float32)
+        self._scratch = (self._token_ids.ctypes.data, self._scores.ctypes.data, self._work.ctypes.data)
 
     def _refuse(self, result: int, row: Row) -> None:
-        if result >= 0:
-            return
         if result == _NOTHING:
             raise RowError(
                 f"The target's logits have the maximum {row.max()}, which no sampling can use; check its weights.",
                 fault=True,
             )
-        raise MemoryError("no memory to choose a token")
 
 
 def _settings(sampling: Sampling, vocabulary: int) -> _Settings:
@@ -125,9 +123,9 @@ def _noise(sampling: Sampling, position: int, stream: int) -> _Noise:
 
 
 _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
-    "sample_scores": (c_int64, (c_void_p, c_int, POINTER(_Settings), c_void_p, c_void_p)),
+    "sample_scores": (c_int64, (c_void_p, c_int, POINTER(_Settings), c_void_p, c_void_p, c_void_p)),
     "sample_race": (c_int64, (c_void_p, c_void_p, c_int64, POINTER(_Noise))),
-    "sample_token": (c_int64, (c_void_p, c_int, POINTER(_Settings), POINTER(_Noise), c_void_p, c_void_p)),
+    "sample_token": (c_int64, (c_void_p, c_int, POINTER(_Settings), POINTER(_Noise), c_void_p, c_void_p, c_void_p)),
     "sample_mass": (c_double, (c_void_p, c_int64)),
     "sample_uniforms": (None, (POINTER(_Noise), c_int, c_void_p)),
 }

@@ -1,7 +1,6 @@
 #include "sample.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "lanes.h"
@@ -263,9 +262,11 @@ static Above mass_above(const float *scores, const double *masses, int64_t count
     return above;
 }
 
-/* `scratch` [count] and `masses` [count] are overwritten. Mass is in whole units: sums are exact, their order is free.
+/* `scratch` [3 count] is overwritten: a float64 and a float32 for each score. Mass is in whole units: sums are exact, their order is free.
  * Cuts close in on the edge until few scores are left to be split. */
-static Nucleus nucleus(const float *scores, int64_t count, double top_p, double unit, float *scratch, double *masses) {
+static Nucleus nucleus(const float *scores, int64_t count, double top_p, double unit, float *scratch) {
+    double *masses = (double *)scratch;
+    scratch += 2 * count;
     Doubles whole = spread_double(0.0);
     int64_t i = 0;
     for (; i + WIDE <= count; i += WIDE) {
@@ -320,7 +321,7 @@ static Nucleus nucleus(const float *scores, int64_t count, double top_p, double 
 }
 
 int64_t sample_scores(const float *logits, int vocabulary, const SampleSettings *settings, int64_t *token_ids,
-                      float *scores) {
+                      float *scores, float *scratch) {
     const float largest = largest_of(logits, vocabulary);
     if (!isfinite(largest)) return SAMPLE_NOTHING;
     int i = 0;
@@ -328,13 +329,6 @@ int64_t sample_scores(const float *logits, int vocabulary, const SampleSettings 
         store(scores + i, (load(logits + i) - spread(largest)) / spread(settings->temperature));
     for (; i < vocabulary; i++) scores[i] = (logits[i] - largest) / settings->temperature;
     const int some = settings->top_k > 0 && settings->top_k < vocabulary;
-    double *masses = NULL;
-    float *scratch = NULL;
-    if (some || settings->top_p < 1.0) {
-        masses = malloc((size_t)vocabulary * (sizeof(double) + sizeof(float)));
-        if (!masses) return SAMPLE_NO_MEMORY;
-        scratch = (float *)(masses + vocabulary);
-    }
     int64_t count = vocabulary;
     int whole = 1;
     if (some) {
@@ -342,7 +336,7 @@ int64_t sample_scores(const float *logits, int vocabulary, const SampleSettings 
         whole = 0;
     }
     if (settings->top_p < 1.0) {
-        const Nucleus kept = nucleus(scores, count, settings->top_p, settings->mass_unit, scratch, masses);
+        const Nucleus kept = nucleus(scores, count, settings->top_p, settings->mass_unit, scratch);
         count = keep(scores, token_ids, whole, count, kept.edge, kept.quota);
         whole = 0;
     }
@@ -350,7 +344,6 @@ int64_t sample_scores(const float *logits, int vocabulary, const SampleSettings 
         count = keep(scores, token_ids, whole, count, settings->min_score, INT64_MAX);
         whole = 0;
     }
-    free(masses);
     return whole ? SAMPLE_WHOLE : count;
 }
 
@@ -524,8 +517,8 @@ int64_t sample_race(const float *scores, const int64_t *token_ids, int64_t count
 }
 
 int64_t sample_token(const float *logits, int vocabulary, const SampleSettings *settings, const Noise *noise,
-                     int64_t *token_ids, float *scores) {
-    const int64_t count = sample_scores(logits, vocabulary, settings, token_ids, scores);
+                     int64_t *token_ids, float *scores, float *scratch) {
+    const int64_t count = sample_scores(logits, vocabulary, settings, token_ids, scores, scratch);
     if (count == SAMPLE_WHOLE) return sample_race(scores, NULL, vocabulary, noise);
     return count < 0 ? count : sample_race(scores, token_ids, count, noise);
 }

@@ -16,21 +16,21 @@ typedef struct {
 } SampleSettings;
 
 /* How `sample_scores` ends, when it does not return a count. */
-enum { SAMPLE_WHOLE = -1, SAMPLE_NOTHING = -2, SAMPLE_NO_MEMORY = -3 };
+enum { SAMPLE_WHOLE = -1, SAMPLE_NOTHING = -2 };
 
 /* (logit - largest) / temperature of the tokens that the settings keep: their number, with their ids, rising, in
  * `token_ids` and their scores in `scores` (both [vocabulary]); SAMPLE_WHOLE where all are kept and no ids were
- * written; SAMPLE_NOTHING where the largest of the logits is not finite. */
+ * written; SAMPLE_NOTHING where the largest of the logits is not finite. `scratch` has room for [3 vocabulary]. */
 int64_t sample_scores(const float *logits, int vocabulary, const SampleSettings *settings, int64_t *token_ids,
-                      float *scores);
+                      float *scores, float *scratch);
 
 /* The token with the largest sum of its score and its noise, the lowest of equals. `token_ids` rise; NULL stands for
  * 0, 1, 2 ... The largest of the scores is 0. */
 int64_t sample_race(const float *scores, const int64_t *token_ids, int64_t count, const Noise *noise);
 
-/* The two in one; `token_ids` and `scores` are scratch. A token, SAMPLE_NOTHING or SAMPLE_NO_MEMORY. */
+/* The two in one; `token_ids` and `scores` are scratch too. A token, or SAMPLE_NOTHING. */
 int64_t sample_token(const float *logits, int vocabulary, const SampleSettings *settings, const Noise *noise,
-                     int64_t *token_ids, float *scores);
+                     int64_t *token_ids, float *scores, float *scratch);
 
 /* Sum of e^score; the order of the sum is fixed. */
 double sample_mass(const float *scores, int64_t count);
