@@ -116,7 +116,7 @@ class LearnedDrafter:
             progress.drafted = drafted.tokens[:-1]
             progress.drafted_at = progress.valid
             proposals[place] = proposal_of(drafted)
-            if isnan(drafted.confidence):
+            if isnan(drafted.confidences[0]):
                 # What was in the blocks before, or the target's features, is no number. It would stay in the sums.
                 self._clear(sequences[place].blocks)
                 progress.valid = 0
@@ -145,5 +145,5 @@ def proposal_of(drafted: Drafted) -> Proposal:
     """A proposal with the confidence bucket of its first token."""
     if not drafted.tokens:
         return SILENT
-    confidence = 1 + sum(drafted.confidence >= edge for edge in CONFIDENCE_EDGES)
+    confidence = 1 + sum(drafted.confidences[0] >= edge for edge in CONFIDENCE_EDGES)
     return Proposal(drafted.tokens, confidence, drafted.draft_probs)

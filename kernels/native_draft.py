@@ -105,8 +105,9 @@ class Drafted:
     """What came of a part."""
 
     tokens: tuple[int, ...]
-    confidence: float
-    """Of the first position, see draft_choice.h; NaN where its logits are no numbers, 0.0 where none were asked for."""
+    confidences: tuple[float, ...]
+    """Of each token, see draft_choice.h; without any, that of the first position: NaN where its logits are no numbers,
+    0.0 where nothing was asked for."""
     draft_probs: tuple[DraftProbs, ...] | None
     """Where the tokens were drawn with noise of the drafter's own."""
 
@@ -217,7 +218,8 @@ class NativeDraft:
                     DraftProbs(token_out[index, step, :kept].astype(np.int64), prob_out[index, step, :kept].copy())
                     for step, kept in enumerate(candidates[index, :count].tolist())
                 )
-            results.append(Drafted(tuple(drafted[index, :count].tolist()), float(confidences[index, 0]), probs))
+            sure = tuple(confidences[index, : max(1, count)].tolist())
+            results.append(Drafted(tuple(drafted[index, :count].tolist()), sure, probs))
         return results
 
 

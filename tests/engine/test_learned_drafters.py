@@ -331,10 +331,10 @@ def test_numbers_that_are_none_are_cleared_out_of_its_cache(
 
 
 def test_confidence_is_the_bucket_of_the_first_probability() -> None:
-    assert proposal_of(Drafted((), 0.0, None)) == SILENT
-    buckets = [proposal_of(Drafted((1,), sure, None)).confidence for sure in (0.1, 0.3, 0.5, 0.7, 0.85, 0.95, 1.0)]
+    assert proposal_of(Drafted((), (0.0,), None)) == SILENT
+    buckets = [proposal_of(Drafted((1,), (sure,), None)).confidence for sure in (0.1, 0.3, 0.5, 0.7, 0.85, 0.95, 1.0)]
     assert buckets == [1, 2, 3, 4, 5, 6, 6]
-    assert proposal_of(Drafted((4, 5), 0.6, None)) == Proposal((4, 5), 3)
+    assert proposal_of(Drafted((4, 5), (0.6, 0.9), None)) == Proposal((4, 5), 3)
 
 
 def test_an_impossible_stop_is_refused_in_one_sentence(target: Decoder, folders: dict[DrafterKind, Path]) -> None:
