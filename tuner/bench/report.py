@@ -101,7 +101,7 @@ def machine_text(machine: Mapping[str, object]) -> str:
     """The machine in one line."""
     text = f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB"
     if "model" in machine:
-        text += f"; {machine['model']} in {machine['dtype']}, {machine['threads']} engine threads"
+        text += f"; {machine['model']} in {machine['dtype']}, engine threads: {machine['threads']}"
     return text
 
 

@@ -56,5 +56,15 @@ def _run(settings: Settings, options: BenchOptions, console: Console) -> tuple[E
     for name in ("routes", "concurrency", "arms", "languages", "lengths"):
         if not getattr(options, name):
             raise SettingsError(f"--{name} is empty; give at least one, or leave the option out.")
-    settings = prepared(settings, console)
+    settings = prepared(_on_free_ports(settings), console)
     return asyncio.run(RUNNERS[options.scenario](settings, options, console))
+
+
+def _on_free_ports(settings: Settings) -> Settings:
+    """A measurement does not meet a server that runs already."""
+    return settings.model_copy(
+        update={
+            "server": settings.server.model_copy(update={"port": 0}),
+            "admin": settings.admin.model_copy(update={"port": 0}),
+        }
+    )

@@ -84,8 +84,7 @@ def try_out(
     output: Output = Format.TABLE,
 ) -> None:
     """Run held-out prompts with a drafter: S_1..S_8, and tokens per second against plain; ends with 3 if it loses."""
-    overrides = given({"model": {"path": model}}) | {"server": {"port": 0}, "admin": {"port": 0}}
-    settings = load_settings(config, overrides).settings
+    settings = load_settings(config, given({"model": {"path": model}})).settings
     if drafter_name(name) not in settings.engine.drafter_names:
         drafters = (*settings.engine.drafters, name)
         settings = settings.model_copy(update={"engine": settings.engine.model_copy(update={"drafters": drafters})})
