@@ -237,7 +237,7 @@ class Controller:
     ) -> bool:
         """Go on from `state()` of an earlier run, the newest stored `policies`, and its orders. Call it before serving.
 
-        Version numbers go on in any case. What was learned is kept if format, model, drafters, dtype and device are
+        Version numbers go on in any case. What was learned is kept if format, model, drafter, dtype and device are
         the same; else, or if `state` is damaged, it starts from nothing and the answer is False. Orders that have
         expired are left out, and so are pins that this engine cannot serve, with a line in the log.
         """
@@ -279,7 +279,7 @@ class Controller:
 
     def _version_keys(self) -> dict[str, Any]:
         info = self._info
-        return {"model": info.model, "drafters": list(info.drafters), "dtype": info.dtype, "device": info.device}
+        return {"model": info.model, "drafter": self._drafter, "dtype": info.dtype, "device": info.device}
 
     def _move_window(self) -> bool:
         """Whether another window is in force now."""

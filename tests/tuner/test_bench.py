@@ -60,6 +60,7 @@ def report(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
     folder = tmp_path_factory.mktemp("bench")
     console = Console(file=StringIO(), width=160)
     settings = tiny_settings(model, folder / "paceline.db")
+    settings = settings.model_copy(update={"engine": settings.engine.model_copy(update={"price_per_hour": 0.9})})
     assert run_bench(settings, options("chat", (1, 2), ARMS, folder, repeats=2), console) == 0
     text = (folder / "bench.json").read_text(encoding="utf-8")
     assert isinstance(console.file, StringIO)
@@ -79,6 +80,12 @@ def test_every_cell_was_measured(report: dict[str, Any]) -> None:
         assert cell["ttft_seconds"] > 0
         assert cell["verify_seconds_per_cycle"] > 0
         assert cell["draft_seconds_per_cycle"] >= 0
+
+
+def test_a_price_by_the_hour_gives_the_cost_of_a_million_tokens(report: dict[str, Any]) -> None:
+    for cell in report["cells"]:
+        assert cell["cost_per_million_tokens"] == pytest.approx(250.0 / cell["tokens_per_second"])
+    assert "cost per million" in report["printed"]
 
 
 def test_only_arms_that_draft_emit_more_than_a_token_a_cycle(report: dict[str, Any]) -> None:

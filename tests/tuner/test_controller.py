@@ -391,6 +391,27 @@ def test_an_engine_without_drafters_serves_plain_and_says_so() -> None:
     assert (policy.arm.cap, policy.state) == (0, PolicyState.OFF)
 
 
+def test_the_drafter_that_is_learned_is_the_first_unless_another_is_named_and_pins_may_name_any() -> None:
+    engine = SimulatedEngine(TWO_ROUTES, DEMO)
+    info = replace(engine.info, drafters=(PLAIN, "ngram", "suffix", "head"))
+    for options, learned in ((DEMO, "ngram"), (replace(DEMO, drafter="suffix"), "suffix")):
+        controller = Controller(info, options, lambda policy: None, engine.clock, engine.clock)
+        assert controller.decide(Context(MODEL, *EDIT), FEATURES).drafter == learned
+        controller.set_pin(replace(pin(), drafter="head", block_length=3))
+        got = controller.decide(Context(MODEL, *EDIT), FEATURES)
+        assert (got.drafter, got.cap, got.forced, got.reason) == ("head", 3, True, Reason.PINNED)
+
+
+def test_a_drafter_that_came_while_serving_can_be_pinned_and_one_that_went_cannot() -> None:
+    engine = SimulatedEngine(TWO_ROUTES, DEMO)
+    with pytest.raises(ValueError, match="drafter 'head' is unknown"):
+        engine.controller.set_pin(replace(pin(), drafter="head"))
+    engine.controller.set_drafters((PLAIN, "head"))
+    engine.controller.set_pin(replace(pin(), drafter="head"))
+    with pytest.raises(ValueError, match="drafter 'ngram' is unknown"):
+        engine.controller.set_pin(replace(pin(), drafter="ngram"))
+
+
 def restarted(engine: SimulatedEngine, info: EngineInfo | None = None) -> SimulatedEngine:
     again = SimulatedEngine(engine.truth, engine.options)
     again.info = info or again.info
