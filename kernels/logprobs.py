@@ -10,21 +10,29 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.sampling import TokenLogprob
+from kernels.sampler import NUMPY, Sampler
+from kernels.sampling import Sampling, TokenLogprob
+
+_RAW = Sampling(temperature=1.0)
 
 
-def token_logprob(row: NDArray[np.float32], token: int, top: int) -> TokenLogprob:
+def token_logprob(row: NDArray[np.float32], token: int, top: int, sampler: Sampler = NUMPY) -> TokenLogprob:
     """The log-probability of `token` under the logits `row` [V], and the `top` most likely tokens.
 
-    Among equal logits the lower token id comes first. The sum of the softmax is float64, everything else float32.
+    Among equal logits the lower token id comes first. Raises `processors.RowError` for a row without a finite maximum.
     """
-    highest = row.max()
-    shift = np.float32(highest) + np.float32(math.log(np.exp(row - highest).sum(dtype=np.float64)))
-    likely: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+    scores = sampler.scores(row, _RAW).scores
+    log_total = math.log(sampler.mass(scores))
+    likely: list[tuple[int, float]] = []
     if top > 0:
-        count = min(top, row.size)
-        edge = np.partition(row, -count)[-count]
-        # Rising ids and a stable sort: of what equals the edge, the lowest ids.
-        at_least = np.flatnonzero(row >= edge)
-        likely = at_least[np.argsort(-row[at_least], kind="stable")][:count]
-    return TokenLogprob(float(row[token] - shift), tuple((int(one), float(row[one] - shift)) for one in likely))
+        kept = sampler.scores(row, Sampling(temperature=1.0, top_k=top))
+        # Rising ids and a stable sort: of equals the lowest ids.
+        order = np.argsort(-kept.scores, kind="stable")[:top]
+        token_ids = order if kept.token_ids is None else kept.token_ids[order]
+        likely = [(int(one), _rounded(kept.scores[at], log_total)) for one, at in zip(token_ids, order, strict=True)]
+    return TokenLogprob(_rounded(scores[token], log_total), tuple(likely))
+
+
+def _rounded(score: np.float32, log_total: float) -> float:
+    """In float32, which the last bits of a sum do not reach."""
+    return float(np.float32(float(score) - log_total))

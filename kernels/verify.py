@@ -8,6 +8,7 @@ import torch
 from kernels.block_verification import block_block
 from kernels.coupled_verify import coupled_block
 from kernels.logprobs import token_logprob
+from kernels.processors import RowError
 from kernels.rejection import rejection_block
 from kernels.sampler import NUMPY, Sampler
 from kernels.sampling import Block, Chosen, Verifier
@@ -39,5 +40,9 @@ def _verify_block(rows: Rows, block: Block, sampler: Sampler) -> Chosen:
     if block.top_logprobs is None:
         return chosen
     top = block.top_logprobs
-    logprobs = (token_logprob(rows[block.first_row + i], token, top) for i, token in enumerate(chosen.tokens))
+    try:
+        logprobs = [token_logprob(rows[block.first_row + i], one, top, sampler) for i, one in enumerate(chosen.tokens)]
+    except RowError as error:
+        # A forced token needs no numbers from the target; its log-probability does.
+        return Chosen((), failure=error.failure)
     return replace(chosen, logprobs=tuple(logprobs))

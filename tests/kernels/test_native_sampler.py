@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from kernels.logprobs import token_logprob
 from kernels.philox import Stream, draft_stream
 from kernels.processors import Row, RowError
 from kernels.sampler import NUMPY
@@ -111,3 +112,9 @@ def test_a_seed_is_its_64_bits() -> None:
     sampling = Sampling(seed=-1)
     unsigned = replace(sampling, seed=2**64 - 1)
     assert native_sampler().token(ROW, sampling, 0) == native_sampler().token(ROW, unsigned, 0)
+
+
+@pytest.mark.parametrize("top", [0, 1, 5, 20])
+def test_logprobs_are_numpys(top: int) -> None:
+    for row in (ROW, ROW * 4, np.round(ROW)):
+        assert token_logprob(row, 77, top, native_sampler()) == token_logprob(row, 77, top)

@@ -237,3 +237,14 @@ def test_each_block_is_verified_by_its_own_verifier() -> None:
     blocks = [Block(3 * row, (1, 2), Sampling(verifier=verifier, seed=9), 0) for row, verifier in enumerate(Verifier)]
     for block, chosen in zip(blocks, verify(logits, blocks), strict=True):
         assert DIRECT[block.sampling.verifier](logits, [block]) == [chosen]
+
+
+@every_verifier
+def test_a_row_without_numbers_has_no_logprob_even_for_a_forced_token(verifier: Verifier) -> None:
+    logits = torch.full((1, 8), math.nan)
+    block = Block(0, (), Sampling(verifier=verifier, forced_prefix=(3,)), 0)
+    assert verify(logits, [block]) == [Chosen((3,))]
+    failed = verify(logits, [replace(block, top_logprobs=0)])[0]
+    assert failed.tokens == ()
+    assert failed.failure is not None
+    assert failed.failure.fault
