@@ -13,6 +13,7 @@ from engine.drafter_files import (
     BUILT_IN,
     NGRAM,
     OUTPUT_TOKENS,
+    SUFFIX,
     WEIGHTS,
     DrafterError,
     DrafterFile,
@@ -64,6 +65,8 @@ class DrafterPlan:
     folder: Path | None = None
     """A model of Hugging Face's, with `config`."""
     config: ModelConfig | None = None
+    parts: tuple["DrafterPlan", ...] = ()
+    """Of a pair, the suffix drafter and the learned one."""
 
 
 def plan_drafter(text: str, target: DraftedTarget) -> DrafterPlan:
@@ -73,6 +76,12 @@ def plan_drafter(text: str, target: DraftedTarget) -> DrafterPlan:
         DrafterError: it is not there, is placed where this engine cannot run, or does not fit.
     """
     spec = parse_spec(text)
+    first, plus, second = spec.source.partition("+")
+    if plus and first == SUFFIX:
+        parts = (plan_drafter(first, target), plan_drafter(second, target))
+        if second in BUILT_IN or parts[1].name != second:
+            raise DrafterError(f"the drafter {text!r} pairs suffix with {second!r}; give the name of a learned drafter")
+        return DrafterPlan(spec.source, planned_bytes(parts), parts=parts)
     if spec.source in BUILT_IN:
         context_tokens = target.blocks * BLOCK_TOKENS
         if spec.source == NGRAM:

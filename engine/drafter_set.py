@@ -11,10 +11,12 @@ from engine.drafter_plan import (
     DrafterPlan,
     check_memory,
     plan_drafter,
+    planned_bytes,
 )
 from engine.feature_head import load_feature_head
 from engine.learned_drafter import DRAFT_STOP
 from engine.ngram import NgramDrafter
+from engine.paired_drafter import PairedDrafter
 from engine.suffix import SuffixDrafter
 from policies.types import PLAIN
 
@@ -81,6 +83,11 @@ class DrafterSet:
 
     def _load(self, plan: DrafterPlan) -> Drafter:
         decoder, stop = self._decoder, self._stop
+        if plan.parts:
+            # A part that serves by itself as well is there once.
+            added = [part for part in plan.parts if part.name not in self.loaded]
+            suffix, learned = (self.loaded.get(part.name) or self._load(part) for part in plan.parts)
+            return PairedDrafter(plan.name, suffix, learned, memory_bytes=planned_bytes(added))
         if plan.learned is not None:
             ours = load_feature_head if plan.learned.kind is DrafterKind.FEATURE_HEAD else load_draft_model
             return ours(plan.learned, decoder, memory_bytes=plan.memory_bytes, stop=stop)

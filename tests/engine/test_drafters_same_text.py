@@ -11,11 +11,12 @@ from safetensors.torch import load_file, save_file
 from engine.blocks import BLOCK_TOKENS, Blocks
 from engine.decoder import Decoder
 from engine.drafter import Proposal
-from engine.drafter_files import DrafterKind
+from engine.drafter_files import DrafterError, DrafterKind
 from engine.drafter_plan import DraftedTarget
 from engine.drafter_set import DrafterSet
 from engine.loop import EngineLoop
 from engine.messages import DraftersAre, LoadDrafter, Sampling, Submit, ToEngine, UnloadDrafter
+from engine.paired_drafter import BUCKETS, SURE
 from engine.request import RunningSequence
 from engine.target import DecoderTarget
 from engine.vocabulary import read_vocabulary
@@ -236,6 +237,45 @@ def test_a_decision_that_names_an_unloaded_drafter_runs_plain(
     engine.loop.step([UnloadDrafter(1, "twin")])
     assert engine.run(requests("twin", 4)) == plain
     assert not engine.blocks_verified
+
+
+@pytest.mark.parametrize("learned", ["head", "near", "twin"])
+@pytest.mark.parametrize("block_length", [1, 4, 16])
+def test_a_pair_of_drafters_gives_the_same_text_and_uses_both(
+    learned: str,
+    block_length: int,
+    decoder: Decoder,
+    tiny_model: Path,
+    sources: dict[str, str],
+    plain: dict[int, list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("engine.drafter_files.added_folder", lambda: Path(sources[learned]).parent)
+    engine = Engine(decoder, tiny_model, ["suffix", learned, f"suffix+{learned}"])
+    assert engine.drafters.names == ("none", "suffix", learned, f"suffix+{learned}")
+    assert engine.drafters.loaded[f"suffix+{learned}"].memory_bytes == 0, "both are there already"
+    assert engine.run(requests(f"suffix+{learned}", block_length)) == plain
+    buckets = {item.confidence for item in engine.blocks_verified}
+    assert buckets & set(range(SURE, BUCKETS + 1))
+    assert max(buckets) > BUCKETS
+
+
+def test_a_pair_brings_what_is_not_there_and_outlives_its_parts(
+    decoder: Decoder,
+    tiny_model: Path,
+    sources: dict[str, str],
+    plain: dict[int, list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("engine.drafter_files.added_folder", lambda: Path(sources["near"]).parent)
+    alone = Engine(decoder, tiny_model, ["suffix+near"])
+    shared = Engine(decoder, tiny_model, ["suffix", "suffix+near"])
+    assert alone.drafters.memory_bytes == shared.drafters.memory_bytes
+    shared.drafters.unload("suffix")
+    assert shared.run(requests("suffix+near", 5)) == plain
+    for text in ("suffix+ngram", "suffix+" + sources["near"]):
+        with pytest.raises(DrafterError, match=r"pairs suffix with '.*'; give the name of a learned drafter"):
+            alone.drafters.load(text)
 
 
 def test_a_drafter_that_fails_costs_drafts_and_no_text(
