@@ -138,6 +138,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         raise AssertionError("the service was started")
 
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PACELINE_ENGINE__DRAFTERS", "ngram")
     monkeypatch.setattr("tuner.bench.rounds.running_service", start)
     yield tmp_path
     assert list(tmp_path.iterdir()) == []

@@ -474,7 +474,7 @@ def test_stored_orders_that_expired_or_that_the_engine_cannot_serve_are_left_out
         lambda info: replace(info, model="other"),
         lambda info: replace(info, dtype="bfloat16"),
         lambda info: replace(info, device="cuda"),
-        lambda info: replace(info, drafters=("none", "ngram", "suffix")),
+        lambda info: replace(info, drafters=("none", "suffix", "ngram")),
     ],
 )
 def test_another_model_or_machine_starts_from_nothing_with_versions_going_on(

@@ -17,7 +17,7 @@ from tuner.bench.other_engines import run_transformers
 from tuner.bench.report import Report, finish
 from tuner.bench.stream import run_stream
 from tuner.root import prepared
-from tuner.settings import Settings, SettingsError
+from tuner.settings import AUTO, Settings, SettingsError
 
 Scenario = Callable[[Settings, BenchOptions, Console], Coroutine[Any, Any, tuple[EngineInfo | None, Report]]]
 
@@ -56,7 +56,9 @@ def _run(settings: Settings, options: BenchOptions, console: Console) -> tuple[E
     for name in ("routes", "concurrency", "arms", "languages", "lengths"):
         if not getattr(options, name):
             raise SettingsError(f"--{name} is empty; give at least one, or leave the option out.")
-    settings = prepared(_on_free_ports(settings), console)
+    settings = _on_free_ports(settings)
+    if settings.engine.drafters == (AUTO,):  # the arms that may be asked for are known once the model is
+        settings = prepared(settings, console)
     return asyncio.run(RUNNERS[options.scenario](settings, options, console))
 
 
