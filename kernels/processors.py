@@ -24,8 +24,8 @@ number of equal tokens that stay is the same and which of them is undefined.
 Arithmetic is float32, as in transformers, but for top-p's mass. That is summed in whole multiples of a power of two
 (see `mass_unit`), where addition is exact: no order of summation, thread count or vector width can move the edge.
 
-This is the CPU's path, in numpy on the tensors' own memory: at a vocabulary of 49,152 numpy takes 1 microsecond for
-the argmax of a bfloat16 row where torch takes 180, and has a third of torch's overhead for a call.
+Steps 1 to 5 are numpy's on the tensors' own memory, steps 6 to 9 here and in C (`native_sampler`), which keeps the same
+tokens.
 """
 
 import math

@@ -333,11 +333,17 @@ def check_distribution(
             raise CheckFailed(f"positions {first} to {last}: chi-square p-value {p_value:.1e} over {sequences} outputs")
 
 
-def check_same_text(verify: Verify, sampling: Sampling, first_seed: int, sequences: int = 100) -> None:
+def check_same_text(
+    verify: Verify,
+    sampling: Sampling,
+    first_seed: int,
+    sequences: int = 100,
+    drafters: Mapping[str, Drafter] = DRAFTERS,
+) -> None:
     """Every drafter and block length gives the text of plain decoding."""
     samplings = seeded(sampling, first_seed, sequences)
     plain = decode(samplings, copying_drafter, 0, verify)
-    for name, drafter in DRAFTERS.items():
+    for name, drafter in drafters.items():
         for block_length in (1, 2, 3, 4):
             outputs = decode(samplings, drafter, block_length, verify, together=8 * block_length)
             differing = sum(ours != theirs for ours, theirs in zip(outputs, plain, strict=True))

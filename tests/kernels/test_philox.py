@@ -8,9 +8,20 @@ import torch
 from scipy import stats
 
 from kernels import reference
-from kernels.philox import GUMBEL_MAX, gumbel_from_bits, gumbel_noise, philox_4x32, uniform_bits
+from kernels.philox import (
+    GUMBEL_MAX,
+    Stream,
+    acceptance_uniforms,
+    draft_stream,
+    gumbel_from_bits,
+    gumbel_noise,
+    philox_4x32,
+    uniform_bits,
+)
+from kernels.sampling import Sampling
 
 VOCABULARY = 49_152
+STREAMS = (Stream.RECOVERED, Stream.WATERMARK, *map(draft_stream, (0, 1, 2, 15)))
 
 # Random123's tests/kat_vectors, philox4x32 with 10 rounds: counter, key, output.
 KNOWN_ANSWERS = [
@@ -66,13 +77,14 @@ def test_no_tokens_have_no_noise() -> None:
     assert uniform_bits(0, 0, 0, np.empty(0, dtype=np.int64)).size == 0
 
 
-def test_seed_choice_position_and_token_each_change_the_noise() -> None:
+def test_seed_choice_position_stream_and_token_each_change_the_noise() -> None:
     base = gumbel_noise(5, 0, 10, vocabulary=VOCABULARY)
     others = [
         gumbel_noise(5 + 2**32, 0, 10, vocabulary=VOCABULARY),
         gumbel_noise(6, 0, 10, vocabulary=VOCABULARY),
         gumbel_noise(5, 1, 10, vocabulary=VOCABULARY),
         gumbel_noise(5, 0, 11, vocabulary=VOCABULARY),
+        *(gumbel_noise(5, 0, 10, vocabulary=VOCABULARY, stream=stream) for stream in STREAMS),
         base.roll(1),
         base.roll(4),
     ]
@@ -100,3 +112,29 @@ def test_numpy_and_torch_agree_on_the_noise_of_all_but_one_uniform_in_a_million(
         noise = (-torch.log(-torch.log(uniform))).float().numpy()
         differing += int((noise != gumbel_from_bits(bits)).sum())
     assert differing <= 16
+
+
+@pytest.mark.parametrize("stream", [*STREAMS, Stream.COUPLED])
+def test_the_noise_of_a_stream_is_the_dense_twins_bit_for_bit(stream: int) -> None:
+    ours = gumbel_noise(2**63 + 1, 1, 7, vocabulary=1025, stream=stream)
+    assert torch.equal(ours, reference.gumbel_noise(2**63 + 1, 1, 7, 1025, stream))
+
+
+def test_no_two_streams_have_the_same_fourth_word() -> None:
+    words = [*(int(stream) for stream in Stream if stream is not Stream.DRAFT), *map(draft_stream, range(64))]
+    assert len(set(words)) == len(words)
+
+
+def test_acceptance_uniforms_are_the_dense_twins_and_a_block_of_any_length_begins_alike() -> None:
+    sampling = Sampling(seed=2**64 - 3, choice=2)
+    uniforms = acceptance_uniforms(sampling.seed, sampling.choice, 40, 16)
+    assert uniforms.tolist() == [reference.acceptance_uniform(sampling, 40, index) for index in range(16)]
+    assert acceptance_uniforms(sampling.seed, sampling.choice, 40, 5).tolist() == uniforms[:5].tolist()
+    assert acceptance_uniforms(sampling.seed, sampling.choice, 40, 0).size == 0
+
+
+def test_acceptance_uniforms_are_uniform() -> None:
+    uniforms = np.concatenate([acceptance_uniforms(seed, 0, seed % 7, 16) for seed in range(2000)])
+    assert stats.kstest(uniforms, "uniform").pvalue > 1e-3
+    assert uniforms.min() > 0.0
+    assert uniforms.max() < 1.0
