@@ -13,13 +13,14 @@ from pathlib import Path
 import torch
 
 from engine.blocks import Blocks, blocks_for
+from engine.calibration import choose_threads
 from engine.decoder import Decoder
 from engine.floor import BLOCK_LENGTH, CONTEXT, LOADS, Floor, LoadFloor
 from engine.loop import EngineLoop
 from engine.messages import Cancel, CycleDone, EngineOptions, FromEngine, Submit
 from engine.rows import Rows
 from engine.target import DecoderTarget
-from engine.weights import load_decoder
+from engine.weights import load_decoder, native_threads
 from kernels.sampling import Block, Sampling
 from policies.types import PLAIN, Context, Decision, Reason
 
@@ -33,13 +34,14 @@ _DECISION = Decision("floor", Context("floor", "floor", "und"), PLAIN, 0, True, 
 
 def measure_floor(options: EngineOptions, repeats: int, progress: Callable[[str], None]) -> Floor:
     """Load the model and measure. Raises ModelError."""
-    threads = options.threads or max(1, len(os.sched_getaffinity(0)) - 1)
-    torch.set_num_threads(threads)
+    cores = len(os.sched_getaffinity(0))
     room = CONTEXT + repeats + WARM_UP + BLOCK_LENGTH + 2
     needed = max(LOADS) * blocks_for(room)
     progress(f"loading {options.model_name}")
-    decoder = load_decoder(Path(options.model_path), options.dtype, blocks=needed, capacity=room)
-    decoder.native.resize(threads)
+    native = native_threads(options.threads or cores)
+    decoder = load_decoder(Path(options.model_path), options.dtype, blocks=needed, capacity=room, native=native)
+    threads = options.threads or choose_threads(DecoderTarget(decoder), cores)
+    native.resize(threads)
     with torch.inference_mode():
         progress("measuring the memory")
         bandwidth = read_bandwidth(threads)
