@@ -59,6 +59,9 @@ async def run_transformers(settings: Settings, options: BenchOptions, console: C
     engines: dict[str, _Engine] = {}
     notes: list[str] = []
     async with contextlib.AsyncExitStack() as stack:
+        # Before the service, whose start makes this process and its children give way to the engine's.
+        transformers = await _start(stack, "transformers", sys.executable)
+        vllm = await _start(stack, "vLLM", os.environ.get(VLLM_VARIABLE, ""))
         session = await stack.enter_async_context(open_session(fair, console))
         info = session.service.client.info
         prompts, counts = await _prompts(session, options)
@@ -68,19 +71,23 @@ async def run_transformers(settings: Settings, options: BenchOptions, console: C
         for name, arm in arms.items():
             engines[f"paceline {name}"] = _Engine(_ours(session, arm, prompts, 1, options.tokens))
         setup = {"model": str(model_folder(settings)), "dtype": info.dtype, "threads": info.threads}
-        assisted = ASSISTED if options.assistant else ASSISTED[:1]
-        if not options.assistant:
-            notes.append("transformers with an assistant model was not measured: --assistant names none.")
+        if isinstance(transformers, str):
+            raise LoadError(transformers)
         try:
-            script = Path(__file__).with_name("transformers_worker.py")
-            setup |= {"assistant": options.assistant}
-            worker = await stack.enter_async_context(running_worker("transformers", sys.executable, script, setup))
+            await transformers.set_up(setup | {"assistant": options.assistant})
         except WorkerError as error:
             raise LoadError(str(error)) from error
-        for name in (PLAIN_ARM_NAME, *assisted):
-            engines[f"transformers {name}"] = _Engine(_theirs(worker, name, prompts, counts, 1))
-        notes.append(f"transformers {worker.version}")
-        notes.append(await _add_vllm(stack, setup, session, engines, prompts, counts, options.tokens))
+        if not options.assistant:
+            notes.append("transformers with an assistant model was not measured: --assistant names none.")
+        for name in (PLAIN_ARM_NAME, *(ASSISTED if options.assistant else ASSISTED[:1])):
+            engines[f"transformers {name}"] = _Engine(_theirs(transformers, name, prompts, counts, 1))
+        notes.append(f"transformers {transformers.version}")
+        notes.append(await _set_up_vllm(vllm, setup))
+        if isinstance(vllm, Worker) and vllm.version:
+            for load in VLLM_LOADS:
+                engines[f"vllm plain x{load}"] = _Engine(_theirs(vllm, PLAIN_ARM_NAME, prompts, counts, load), load)
+            load = VLLM_LOADS[-1]
+            engines[f"paceline plain x{load}"] = _Engine(_ours(session, PLAIN_ARM, prompts, load, options.tokens), load)
         with progress_bar(console) as progress:
             task = progress.add_task("bench", total=options.repeats * len(engines))
             for repeat in range(options.repeats):
@@ -124,29 +131,26 @@ def _theirs(worker: Worker, arm: str, prompts: Sequence[Prompt], counts: Sequenc
     return measure
 
 
-async def _add_vllm(
-    stack: contextlib.AsyncExitStack,
-    setup: Mapping[str, object],
-    session: Session,
-    engines: dict[str, _Engine],
-    prompts: Sequence[Prompt],
-    counts: Sequence[int],
-    tokens: int,
-) -> str:
-    """Add vLLM if there is one; a sentence that says what it is, or why it is not measured."""
-    python = os.environ.get(VLLM_VARIABLE)
+async def _start(stack: contextlib.AsyncExitStack, name: str, python: str) -> Worker | str:
+    """The worker, or a sentence that says why there is none."""
     if not python:
-        return f"vLLM was not measured: {VLLM_VARIABLE} names no Python."
-    script = Path(__file__).with_name("vllm_worker.py")
+        return f"{name} was not measured: {VLLM_VARIABLE} names no Python."
+    script = Path(__file__).with_name(f"{name.lower()}_worker.py")
     try:
-        worker = await stack.enter_async_context(running_worker("vLLM", python, script, setup))
+        return await stack.enter_async_context(running_worker(name, python, script))
+    except WorkerError as error:
+        return f"{name} was not measured: {error}"
+
+
+async def _set_up_vllm(vllm: Worker | str, setup: Mapping[str, object]) -> str:
+    """What it is, or why it is not measured."""
+    if isinstance(vllm, str):
+        return vllm
+    try:
+        await vllm.set_up(setup)
     except WorkerError as error:
         return f"vLLM was not measured: {error}"
-    for load in VLLM_LOADS:
-        engines[f"vllm plain x{load}"] = _Engine(_theirs(worker, PLAIN_ARM_NAME, prompts, counts, load), load)
-        if load > 1:
-            engines[f"paceline plain x{load}"] = _Engine(_ours(session, PLAIN_ARM, prompts, load, tokens), load)
-    return f"vLLM {worker.version}"
+    return f"vLLM {vllm.version}"
 
 
 def _report(console: Console, engines: Mapping[str, _Engine], notes: Sequence[str], prompts: int) -> Report:

@@ -69,8 +69,8 @@ class Worker:
 
 
 @contextlib.asynccontextmanager
-async def running_worker(name: str, python: str, script: Path, setup: Mapping[str, object]) -> AsyncIterator[Worker]:
-    """`script` under `python`, with its model loaded; it ends with the context. Raises WorkerError."""
+async def running_worker(name: str, python: str, script: Path) -> AsyncIterator[Worker]:
+    """`script` under `python`, yet to be set up; it ends with the context. Raises WorkerError."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         with log.open("wb") as said:
@@ -83,7 +83,6 @@ async def running_worker(name: str, python: str, script: Path, setup: Mapping[st
                 raise WorkerError(f"{name} does not start ({error.strerror}): {python}") from error
         worker = Worker(process, name, log)
         try:
-            await worker.set_up(setup)
             yield worker
         finally:
             if process.returncode is None:
