@@ -90,8 +90,8 @@ class Alternating:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_busy_control_process_moves_the_median_cycle_by_less_than_five_percent(default_model: Path) -> None:
-    """With as many threads as the engine chooses. Fails only when the ratio's 95 % interval, over pairs of periods, lies
-    beyond the bound."""
+    """With as many threads as the engine chooses. Fails only when the 95 % interval of the ratio, over pairs of
+    periods, lies beyond the bound."""
     options = EngineOptions(str(default_model), "model", slots=1, context_limit=2048, calibrate=False)
     sink = Alternating()
 

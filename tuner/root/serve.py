@@ -1,0 +1,135 @@
+"""Starts everything in order, serves, and stops everything in order."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from rich.console import Console
+from sqlalchemy import make_url
+
+from engine.model_config import ModelError
+from engine.process import EngineClient, EngineGoneError, EngineStartError
+from engine.server.app import create_app
+from engine.server.tokenizer import load_tokenizer
+from policies.records import StoredState
+from policies.store import Store, StoreUnavailableError
+from tuner.api.app import create_admin_app
+from tuner.controller import Controller
+from tuner.recorder import Recorder, RecorderOptions
+from tuner.root.http import StartError, listen, serving, url_of
+from tuner.root.model import prepared
+from tuner.root.options import controller_options, engine_options, server_options
+from tuner.root.service import Service
+from tuner.settings import Settings
+from tuner.telemetry import TelemetryQueue
+
+log = logging.getLogger(__name__)
+
+START_ERRORS = (StartError, EngineStartError, ModelError, EngineGoneError)
+"""What starting raises besides `policies.store.StoreError`, and what running raises once the engine process has ended;
+the command line prints the sentence and ends with 1."""
+
+
+@contextlib.asynccontextmanager
+async def running_service(settings: Settings, console: Console, switchback: bool = True) -> AsyncIterator[Service]:
+    """Start everything, give the service, and stop everything in order. The default model is fetched if it is missing.
+
+    Without `switchback` no plain windows open, as bench has a plain arm of its own.
+
+    Raises:
+        StartError, EngineStartError, StoreError, ModelError: one sentence each; nothing is left running.
+    """
+    with contextlib.ExitStack() as sockets:
+        data_socket = sockets.enter_context(listen(settings.server.host, settings.server.port, "server.port"))
+        admin_socket = sockets.enter_context(listen(settings.admin.host, settings.admin.port, "admin.port"))
+        store = Store(settings.database.url)
+        with contextlib.suppress(StoreUnavailableError):  # serving starts without it, and `_load_state` says so
+            store.check()
+        settings = prepared(settings, console)  # nothing runs yet that it could hold up
+        options = engine_options(settings)
+        queue = TelemetryQueue()
+        client = await EngineClient.start(options, queue, console.log)
+        try:
+            tokenizer = await asyncio.to_thread(load_tokenizer, Path(options.model_path), client.info.vocabulary)
+            known = _load_state(store, client.info.model)
+            controller = Controller(
+                client.info,
+                controller_options(settings, switchback),
+                client.set_cycle_policy,
+                clock=time.time,
+                monotonic=time.monotonic,
+            )
+            if known is not None:
+                controller.restore(known.posterior, known.policies, known.pins, known.kill_switches)
+            recorder = Recorder(store, RecorderOptions(model=client.info.model), known=known)
+            service = Service(settings, client, controller, recorder, queue)
+            data_app = create_app(client, tokenizer, service.decisions, queue, server_options(settings, client.info))
+            admin_app = create_admin_app(
+                controller, recorder, service.render_metrics, lambda: client.alive, settings, control=service
+            )
+            service.start_learning()
+            try:
+                async with serving(data_app, data_socket), serving(admin_app, admin_socket):
+                    service.data_url = url_of(data_socket)
+                    service.admin_url = url_of(admin_socket)
+                    yield service
+            finally:
+                await asyncio.to_thread(service.stop_learning)
+        finally:
+            await client.close()
+
+
+def serve(settings: Settings, console: Console) -> int:
+    """Serve until a signal ends it. Returns the exit code."""
+    return asyncio.run(_serve(settings, console))
+
+
+async def _serve(settings: Settings, console: Console) -> int:
+    stop, started = asyncio.Event(), asyncio.Event()
+    serving = asyncio.create_task(_serve_until(stop, started, settings, console))
+
+    def end() -> None:
+        stop.set()
+        if not started.is_set():
+            # Nothing is served yet: there is nothing to wait for.
+            serving.cancel()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, end)
+    try:
+        return await serving
+    except asyncio.CancelledError:
+        console.log("stopped before the start was done")
+        return 0
+
+
+async def _serve_until(stop: asyncio.Event, started: asyncio.Event, settings: Settings, console: Console) -> int:
+    async with running_service(settings, console) as service:
+        started.set()
+        console.log(f"serving {service.client.info.model} at {service.data_url}/v1")
+        console.log(f"admin API and metrics at {service.admin_url}")
+        store_name = make_url(settings.database.url).render_as_string(hide_password=True)
+        console.log(f"routes: {', '.join(settings.routes)}; the store is {store_name}")
+        watch = asyncio.create_task(stop.wait())
+        while not watch.done() and service.client.alive:
+            await asyncio.wait([watch], timeout=1.0)
+        watch.cancel()
+        if not service.client.alive:
+            console.log(service.client.end)
+            return 1
+    return 0
+
+
+def _load_state(store: Store, model: str) -> StoredState | None:
+    """What the store knows; None, and a line in the log, when it cannot be read: serving goes on without it."""
+    try:
+        store.upgrade()
+        return store.load_state(model)
+    except StoreUnavailableError as error:
+        log.warning("serving starts without the store: %s", error)
+        return None
