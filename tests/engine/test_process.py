@@ -112,19 +112,26 @@ def test_leaving_a_generation_early_frees_what_it_held(shared: Shared, client: E
         assert [item async for item in generation] == []
         await wait_until_free(client)
 
-    shared.run(leave())
-    assert total_emitted(shared.sink.cycles) < 239
+    emitted = 239
+    # A sequence is short enough to be over before we leave it, if the machine has other things to do.
+    while emitted == 239:
+        shared.sink.cycles.clear()
+        shared.run(leave())
+        emitted = total_emitted(shared.sink.cycles)
+    assert emitted < 239
 
 
 def test_cancelling_ends_a_generation_that_somebody_waits_for(shared: Shared, client: EngineClient) -> None:
     async def cancel() -> None:
+        os.kill(client.pid, signal.SIGSTOP)
         first = message(client, max_tokens=240)
         generations = [client.submit(message(client, max_tokens=240)) for _ in range(client.info.slots)]
         blocked = asyncio.ensure_future(collect(client.submit(first)))
-        await asyncio.gather(*(anext(generation) for generation in generations))
         client.cancel(first.request_key)
         client.cancel(first.request_key)
         assert await blocked == ([], None)
+        os.kill(client.pid, signal.SIGCONT)
+        await asyncio.gather(*(anext(generation) for generation in generations))
         for generation in generations:
             await generation.aclose()
         await wait_until_free(client)
@@ -154,18 +161,20 @@ def test_a_cycle_policy_set_from_another_thread_is_in_force(shared: Shared, clie
 
 def test_a_redirect_reaches_a_running_sequence(shared: Shared, client: EngineClient) -> None:
     async def redirect() -> list[int]:
-        sent = message(client, max_tokens=60, drafter="none")
+        sent = message(client, max_tokens=240, drafter="none")
         generation = client.submit(sent)
         token_ids = list((await anext(generation)).token_ids)
         client.redirect(sent.request_key, decision("ngram", 4, route="story"))
         return token_ids + (await collect(generation))[0]
 
-    token_ids = shared.run(redirect())
-    routes = [sequence.context.route for stats in shared.sink.cycles for sequence in stats.sequences]
-    assert sorted(set(routes)) == ["chat", "story"]
-    assert routes == sorted(routes), "once redirected, it stays so"
-    plain = shared.run(collect(client.submit(message(client, max_tokens=60, drafter="none"))))
-    assert token_ids == plain[0]
+    plain, _ = shared.run(collect(client.submit(message(client, max_tokens=240, drafter="none"))))
+    routes: list[str] = []
+    # A sequence is short enough to be over before the redirect is there, if the machine has other things to do.
+    while "story" not in routes:
+        shared.sink.cycles.clear()
+        assert shared.run(redirect()) == plain
+        routes = [sequence.context.route for stats in shared.sink.cycles for sequence in stats.sequences]
+        assert routes == sorted(routes), "once redirected, it stays so"
 
 
 def test_setting_a_policy_never_blocks_even_if_the_engine_does_not_read(shared: Shared, client: EngineClient) -> None:
@@ -191,10 +200,10 @@ def test_a_killed_engine_is_told_to_everybody_who_waits_with_the_signals_name(
     async def kill() -> None:
         async with running_engine(tiny_options(model_path)) as client:
             assert client.alive
-            generations = [client.submit(message(client, max_tokens=240)) for _ in range(6)]
-            waiting = [asyncio.ensure_future(collect(generation)) for generation in generations]
             await client.status()
             os.kill(client.pid, signal.SIGSTOP)
+            generations = [client.submit(message(client, max_tokens=240)) for _ in range(6)]
+            waiting = [asyncio.ensure_future(collect(generation)) for generation in generations]
             waiting.append(asyncio.ensure_future(client.status()))  # type: ignore[arg-type]
             os.kill(client.pid, signal.SIGKILL)
             ends = await asyncio.gather(*waiting, return_exceptions=True)
