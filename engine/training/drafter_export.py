@@ -40,6 +40,10 @@ class TrainingRecord:
     """ISO 8601."""
     output_coverage: float
     """Share of the answers' tokens that are output tokens."""
+    kinds: tuple[str, ...] = ()
+    """Of text that it was trained on; empty for all."""
+    started_from: tuple[Mapping[str, Any], ...] = ()
+    """The runs before this one, oldest first: name, tokens, tokens_seen, steps and seconds of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,14 @@ def weights_hash(model_path: Path) -> str:
             while chunk := opened.read(1 << 20):
                 digest.update(chunk)
     return digest.hexdigest()
+
+
+def earlier_runs(folder: Path) -> tuple[dict[str, Any], ...]:
+    """What made the drafter in `folder`, for one that goes on from it."""
+    said = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    training = said["training"]
+    last = {name: training[name] for name in ("tokens", "tokens_seen", "steps", "seconds")}
+    return (*training.get("started_from", ()), {"name": said["name"], **last})
 
 
 def export_drafter(
@@ -126,17 +138,31 @@ what is emitted is the target's own choice, with it and without it.
 the most frequent ones of the target's text ({training["output_coverage"]:.1%} of the answers' tokens).
 * **Data**: {training["tokens"]:,} tokens in {training["sequences"]:,} sequences that the target wrote itself, from
 drawn prompts and from prompts that it wrote too; none of the workload's prompts, nor anything near them. sha256 of the
-token ids: `{training["data_sha256"]}`.
+token ids: `{training["data_sha256"]}`.{_kinds(training["kinds"])}
 * **Training**: {training["steps"]:,} steps over {training["tokens_seen"]:,} tokens, {training["seconds"]:.0f} s on \
-{training["machine"]}, {training["date"]}, by `{training["command"]}`.
+{training["machine"]}, {training["date"]}, by `{training["command"]}`, from {_start(training["started_from"])}.
 * **Target**: weights sha256 `{target["weights_sha256"]}`, vocabulary sha256 `{target["vocabulary_sha256"]}`.
 
-Held-out prompts, greedy: the share of drafts whose first k tokens are all the target's own (S_k).
+Held-out prompts, greedy: the share of drafts whose first k tokens are all the target's own (S_k). They were drawn as
+the others were, so that other people's prompts come out lower: `paceline bench` measures it on the workload.
 
 | text | S_1 | S_2 | S_3 | S_4 | S_5 | S_6 | S_7 | S_8 |
 |---|---|---|---|---|---|---|---|---|
 {curves}
 """
+
+
+def _kinds(kinds: Sequence[str]) -> str:
+    return f" Of it, only {', '.join(kinds)}." if kinds else ""
+
+
+def _start(runs: Sequence[Mapping[str, Any]]) -> str:
+    """The runs before the last one, in words."""
+    if not runs:
+        return "the target's own last layer and a linear regression"
+    earlier = [f"{run['name']} ({run['steps']:,} steps over {run['tokens_seen']:,} tokens, {run['seconds']:.0f} s)"
+               for run in runs]  # fmt: skip
+    return "what earlier runs had made: " + ", then ".join(earlier)
 
 
 def _row(key: str, curve: Sequence[float]) -> str:

@@ -28,7 +28,7 @@ from engine.training.dataset import (
     write_shard,
 )
 from engine.training.distillation import DistillationProgress, DistillationSettings, distil
-from engine.training.drafter_export import TrainedDrafter, TrainingRecord, export_drafter
+from engine.training.drafter_export import TrainedDrafter, TrainingRecord, earlier_runs, export_drafter
 from engine.training.exclusion import Exclusion
 from engine.training.generation import (
     MAX_TOKENS,
@@ -146,6 +146,8 @@ def train_drafter(options: TrainingOptions, progress: Callable[[TrainingProgress
         machine=_machine(options.threads),
         date=datetime.now(UTC).date().isoformat(),
         output_coverage=round(coverage, 4),
+        kinds=options.kinds,
+        started_from=() if options.start_from is None else earlier_runs(options.start_from),
     )
     folder = options.output_folder / options.name
     made = export_drafter(

@@ -111,6 +111,12 @@ def test_a_drafter_can_start_from_another_on_text_of_one_kind(options: TrainingO
         lambda _: None,
     )
     assert second.record.sequences < first.record.sequences
+    (earlier,) = json.loads((second.folder / "drafter.json").read_text())["training"]["started_from"]
+    assert earlier["name"] == "tiny-head"
+    assert earlier["steps"] == first.record.steps
+    card = (second.folder / "README.md").read_text()
+    assert f"from what earlier runs had made: tiny-head ({first.record.steps:,} steps" in card
+    assert "Of it, only file." in card
     before, after = (load_file(each.folder / "model.safetensors") for each in (first, second))
     assert torch.equal(before["fc.weight"], after["fc.weight"])
     assert torch.equal(before["layers.0.mlp.up_proj.weight"], after["layers.0.mlp.up_proj.weight"])
