@@ -39,14 +39,14 @@ def test_the_papers_example_keeps_10_and_11_ninths() -> None:
     assert PAPER.kept_by_blocks(2) == pytest.approx(11 / 9)
 
 
-@pytest.mark.parametrize("block_length", [1, 2, 4])
+@pytest.mark.parametrize("block_length", [1, 3])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_token_wise_rejection_keeps_a_draft_with_probability_1_minus_tv(case: ContextFree, block_length: int) -> None:
     mean, error = mean_kept(case, Verifier.REJECTION, block_length, 1000)
     assert abs(mean - case.kept_token_wise(block_length)) < 4 * error
 
 
-@pytest.mark.parametrize("block_length", [1, 2, 4])
+@pytest.mark.parametrize("block_length", [1, 3])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_block_verification_keeps_as_many_as_its_shares_say(case: ContextFree, block_length: int) -> None:
     mean, error = mean_kept(case, Verifier.BLOCK, block_length, 1000)

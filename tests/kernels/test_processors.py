@@ -142,6 +142,6 @@ def test_a_bias_listed_twice_adds_up() -> None:
 
 
 def test_probabilities_of_any_row_sum_to_one() -> None:
-    logits = torch.randn(1025, generator=torch.Generator().manual_seed(0)).bfloat16()
+    logits = torch.randn(1025, generator=torch.Generator().manual_seed(0)).bfloat16().float()
     for sampling in (Sampling(), Sampling(top_p=0.7), Sampling(top_k=9, min_p=0.1), Sampling(temperature=0.0)):
         assert float(fast.processed_log_probs(logits, sampling).exp().sum()) == pytest.approx(1.0, abs=1e-5)
