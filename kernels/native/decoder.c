@@ -179,6 +179,7 @@ int run_layers(const Model *model, Threads *threads, Workspace *workspace, const
                      model->hidden, (char *)workspace->normed + row * normed_bytes);
         product(threads, &(Product){model->element, rows, model->hidden, qkv_width / LANES, layer->qkv, layer->qkv_bias,
                                     workspace->normed, workspace->qkv, qkv_width, END_STORE});
+        begin_blocks(&attended);
         Place place = {model, layer, &attended, workspace};
         threads_run(threads, place_rows, &place, rows, 2);
         attention(threads, &attended, workspace->scratch, workspace->scratch_bytes);

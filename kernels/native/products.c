@@ -106,6 +106,17 @@ void attention(Threads *threads, const Attention *attention, void *scratch, long
     threads_run(threads, attention_work, &work, first_tiles[attention->sequences] * attention->kv_heads, 1);
 }
 
+void begin_blocks(const Attention *attention) {
+    const long block_bytes = (long)attention->kv_heads * BLOCK_TOKENS * attention->head_dim * attention->element / 8;
+    for (int sequence = 0; sequence < attention->sequences; sequence++)
+        for (int row = attention->first_rows[sequence]; row < attention->first_rows[sequence + 1]; row++) {
+            const int position = attention->positions[row];
+            if (position % BLOCK_TOKENS) continue;
+            const int32_t *blocks = attention->block_tables + attention->table_starts[sequence];
+            memset((char *)attention->values + blocks[position / BLOCK_TOKENS] * block_bytes, 0, (size_t)block_bytes);
+        }
+}
+
 void write_kv(const Attention *attention, int sequence, int row, const float *key, const float *value) {
     const int position = attention->positions[row], head_dim = attention->head_dim;
     const int block = attention->block_tables[attention->table_starts[sequence] + position / BLOCK_TOKENS];

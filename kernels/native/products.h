@@ -54,6 +54,10 @@ void product(Threads *threads, const Product *product);
 void attention(Threads *threads, const Attention *attention, void *scratch, long scratch_bytes);
 long attention_scratch_bytes(int context);
 
+/* Zero the values of the blocks that begin with a row of the pass. What a block held before may be no number, which no
+ * weight, not even zero, keeps out of a sum. */
+void begin_blocks(const Attention *attention);
+
 /* Put `key` and `value` [kv_heads, head_dim] of a row at its position into the cache. */
 void write_kv(const Attention *attention, int sequence, int row, const float *key, const float *value);
 
