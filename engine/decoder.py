@@ -100,13 +100,6 @@ class Decoder:
         weakref.finalize(self, native.library.workspace_destroy, self.workspace)
         self._logits = torch.empty(0, -(-config.vocab_size // LANES) * LANES, dtype=torch.float32)
 
-    @torch.inference_mode()
-    def clear(self, blocks: Sequence[int]) -> None:
-        """Forget what is in `blocks`, which may hold something else than numbers."""
-        self._cache.clear(blocks)
-        if self.features is not None:
-            self.features.view(self.blocks, -1)[torch.tensor(blocks, dtype=torch.int64)] = 0.0
-
     @property
     def memory_bytes(self) -> int:
         """Bytes of weights, cache, features, and what passes have needed so far."""

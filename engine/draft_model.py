@@ -37,7 +37,6 @@ def load_draft_model(
     return LearnedDrafter(
         drafter.name,
         native_draft,
-        layers.clear,
         context_limit=layers.capacity,
         memory_bytes=memory_bytes,
         reads_features=False,
@@ -69,7 +68,6 @@ def load_model_as_drafter(
     return LearnedDrafter(
         name,
         native_draft,
-        model.clear,
         context_limit=model.capacity,
         memory_bytes=memory_bytes,
         reads_features=False,

@@ -46,7 +46,6 @@ def load_feature_head(
     return LearnedDrafter(
         drafter.name,
         native_draft,
-        layers.clear,
         context_limit=layers.capacity,
         memory_bytes=memory_bytes,
         reads_features=True,

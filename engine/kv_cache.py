@@ -1,6 +1,5 @@
 """Keys and values of one model, paged, in the layout of ``kernels/native/element.inc``."""
 
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -19,9 +18,3 @@ class KvCache:
         shape = (layers, blocks, kv_heads, BLOCK_TOKENS * head_dim)
         self.keys: Tensor = torch.zeros(shape, dtype=dtype)
         self.values: Tensor = torch.zeros(shape, dtype=dtype)
-
-    def clear(self, blocks: Sequence[int]) -> None:
-        """Zeros in place of whatever is in `blocks`: no weight at all, times something that is no number, is none."""
-        places = torch.tensor(blocks, dtype=torch.int64)
-        self.keys[:, places] = 0.0
-        self.values[:, places] = 0.0

@@ -7,7 +7,7 @@ asked: after cycles that ran plain or with another drafter, after a rejection, a
 draft and bonus token it has not read yet.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import isnan
 
 from engine.blocks import BLOCK_TOKENS
@@ -45,7 +45,6 @@ class LearnedDrafter:
         self,
         name: str,
         native_draft: NativeDraft,
-        clear: Callable[[Sequence[int]], None],
         *,
         context_limit: int,
         memory_bytes: int,
@@ -56,7 +55,6 @@ class LearnedDrafter:
         Args:
             name: what decisions call it.
             native_draft: its arithmetic.
-            clear: puts zeros into blocks of its cache.
             context_limit: positions that it has.
             memory_bytes: what it holds.
             reads_features: whether its cache depends on the target's features. If so, what it wrote while drafting is
@@ -73,7 +71,6 @@ class LearnedDrafter:
         self.context_limit: int | None = context_limit
         self._positions = context_limit
         self._native = native_draft
-        self._clear = clear
         self._reads_features = reads_features
         self._stop = stop
         self._progress: dict[int, _Progress] = {}
@@ -117,8 +114,7 @@ class LearnedDrafter:
             progress.drafted_at = progress.valid
             proposals[place] = proposal_of(drafted)
             if isnan(drafted.confidences[0]):
-                # What was in the blocks before, or the target's features, is no number. It would stay in the sums.
-                self._clear(sequences[place].blocks)
+                # What the target's features were is no number, and neither is what was made of them.
                 progress.valid = 0
         return proposals
 

@@ -1,7 +1,7 @@
 """The engine's one meeting place: admit, prefill, cycle, deliver. It owns a process (see engine/process.py)."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -43,10 +43,6 @@ class PrefillTarget(Target, Protocol):
 
     def prefill(self, part: Rows, block: Block | None) -> Chosen | None:
         """Compute a chunk of a text; with `block`, choose the token after its last row."""
-        ...
-
-    def clear(self, blocks: Sequence[int]) -> None:
-        """Forget what is in these blocks of the cache."""
         ...
 
 
@@ -286,8 +282,7 @@ class EngineLoop:
         return result
 
     def _fail(self, sequence: RunningSequence) -> None:
-        # Whatever made it fail may be in its blocks: what is no number spreads to the next one who gets them.
-        self._target.clear(self.scheduler.discard(sequence))
+        self.scheduler.discard(sequence)
         self._release_drafts(sequence)
         failure = sequence.failure or FAULT
         self._deliver(SequenceFailed(sequence.key, failure.message, failure.fault))

@@ -108,13 +108,12 @@ class Scheduler:
             return
         self._take_off(sequence)
 
-    def discard(self, sequence: RunningSequence) -> list[int]:
-        """Forget a running sequence that failed; returns the blocks that it held alone, whose text nobody may reuse."""
+    def discard(self, sequence: RunningSequence) -> None:
+        """Forget a running sequence that failed, and what is in its blocks: nobody may reuse it."""
         del self._by_key[sequence.key]
         (self.decoding if sequence in self.decoding else self.prefilling).remove(sequence)
-        blocks = self.blocks.discard(sequence.key)
+        self.blocks.discard(sequence.key)
         sequence.blocks = []
-        return blocks
 
     def _preempt(self, sequence: RunningSequence) -> None:
         self._take_off(sequence)

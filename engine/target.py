@@ -1,7 +1,5 @@
 """The target as the loop uses it: a decoder and the verification that chooses its tokens."""
 
-from collections.abc import Sequence
-
 from engine.decoder import Decoder
 from engine.rows import Rows
 from kernels.native_sampler import NativeSampler
@@ -24,7 +22,3 @@ class DecoderTarget:
         """Put a chunk of a prompt into the cache; with `block`, choose the token after its last row."""
         logits = self.decoder.forward([part])
         return None if block is None else verify(logits, [block], self._sampler)[0]
-
-    def clear(self, blocks: Sequence[int]) -> None:
-        """Forget what a sequence that failed has left in `blocks`."""
-        self.decoder.clear(blocks)

@@ -97,10 +97,6 @@ class ScriptedTarget:
         self.first_choices += 1
         return self._choose(part, part.start + len(part.token_ids) - 1, block)
 
-    def clear(self, blocks: Sequence[int]) -> None:
-        for block in blocks:
-            self._cache[block * BLOCK_TOKENS : (block + 1) * BLOCK_TOKENS] = [None] * BLOCK_TOKENS
-
     def _write(self, part: Rows) -> None:
         for position, token in enumerate(part.token_ids, part.start):
             assert 0 <= position < self._capacity

@@ -313,7 +313,7 @@ def test_the_target_as_its_own_draft_model_is_always_right(target: Decoder, tiny
     "sampling", [GREEDY, Sampling(temperature=1.0), Sampling(temperature=1.0, verifier=Verifier.BLOCK)]
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_numbers_that_are_none_are_cleared_out_of_its_cache(
+def test_numbers_that_are_none_do_not_stay_in_its_cache(
     kind: DrafterKind, sampling: Sampling, tiny_model: Path, native: NativeThreads, folders: dict[DrafterKind, Path]
 ) -> None:
     target = load_decoder(tiny_model, "float32", blocks=BLOCKS, capacity=CONTEXT, features=True, native=native)
