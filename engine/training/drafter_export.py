@@ -140,7 +140,7 @@ the most frequent ones of the target's text ({training["output_coverage"]:.1%} o
 drawn prompts and from prompts that it wrote too; none of the workload's prompts, nor anything near them. sha256 of the
 token ids: `{training["data_sha256"]}`.{_kinds(training["kinds"])}
 * **Training**: {training["steps"]:,} steps over {training["tokens_seen"]:,} tokens, {training["seconds"]:.0f} s on \
-{training["machine"]}, {training["date"]}, by `{training["command"]}`, from {_start(training["started_from"])}.
+{training["machine"]}, {training["date"]}, by `{training["command"]}`, from {_start(described["kind"], training["started_from"])}.
 * **Target**: weights sha256 `{target["weights_sha256"]}`, vocabulary sha256 `{target["vocabulary_sha256"]}`.
 
 Held-out prompts, greedy: the share of drafts whose first k tokens are all the target's own (S_k). They were drawn as
@@ -156,10 +156,12 @@ def _kinds(kinds: Sequence[str]) -> str:
     return f" Of it, only {', '.join(kinds)}." if kinds else ""
 
 
-def _start(runs: Sequence[Mapping[str, Any]]) -> str:
+def _start(kind: str, runs: Sequence[Mapping[str, Any]]) -> str:
     """The runs before the last one, in words."""
-    if not runs:
+    if not runs and kind == "feature_head":
         return "the target's own last layer and a linear regression"
+    if not runs:
+        return "random numbers and the norms and attention of the target's first and last layer"
     earlier = [f"{run['name']} ({run['steps']:,} steps over {run['tokens_seen']:,} tokens, {run['seconds']:.0f} s)"
                for run in runs]  # fmt: skip
     return "what earlier runs had made: " + ", then ".join(earlier)
