@@ -127,6 +127,7 @@ def export_drafter(
 def model_card(described: Mapping[str, Any], output_tokens: int) -> str:
     """The card of a drafter, from its drafter.json."""
     target, training, config = described["target"], described["training"], described["config"]
+    start = _start(described["kind"], training["started_from"])
     curves = "\n".join(_row(key, curve) for key, curve in described["held_out"].items())
     return f"""# {described["name"]}
 
@@ -140,7 +141,7 @@ the most frequent ones of the target's text ({training["output_coverage"]:.1%} o
 drawn prompts and from prompts that it wrote too; none of the workload's prompts, nor anything near them. sha256 of the
 token ids: `{training["data_sha256"]}`.{_kinds(training["kinds"])}
 * **Training**: {training["steps"]:,} steps over {training["tokens_seen"]:,} tokens, {training["seconds"]:.0f} s on \
-{training["machine"]}, {training["date"]}, by `{training["command"]}`, from {_start(described["kind"], training["started_from"])}.
+{training["machine"]}, {training["date"]}, by `{training["command"]}`, from {start}.
 * **Target**: weights sha256 `{target["weights_sha256"]}`, vocabulary sha256 `{target["vocabulary_sha256"]}`.
 
 Held-out prompts, greedy: the share of drafts whose first k tokens are all the target's own (S_k). They were drawn as
