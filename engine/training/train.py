@@ -44,8 +44,9 @@ from engine.training.prompts import training_prompts
 from engine.weights import load_decoder, native_threads
 
 OUTPUT_TOKENS = 4096
-"""The default size of a drafter's output vocabulary: in the default target's text it holds 95 % of the tokens, and
-twice as many would cost a third more per drafted token for two points of the first position."""
+"""The default size of a drafter's output vocabulary. In the default target's text it holds 92 % of the tokens; 8,192
+would hold 98 %, read a third more bytes for every drafted token, and raised S_1 from 0.421 to 0.423 in a trial: the
+rare tokens are seldom drafted right."""
 GENERATION_SLOTS = 128
 """Sequences that are written at once."""
 DRAFT_MODEL_LAYERS, DRAFT_MODEL_FEED_FORWARD = 2, 768
