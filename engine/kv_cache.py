@@ -1,6 +1,5 @@
 """Keys and values of one model, paged, in the layout of ``kernels/native/element.inc``."""
 
-
 import torch
 from torch import Tensor
 
