@@ -10,7 +10,7 @@ from tests import documentation
 from tests.documentation import README, RESERVED, ROOT, TABLES
 from tuner.api.explain import REASON_SENTENCES
 
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/engine.md", "docs/requests.md")
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/engine.md", "docs/requests.md", "docs/training.md")
 
 
 @pytest.mark.parametrize("name", sorted(TABLES))
