@@ -1,11 +1,15 @@
 """Requests that the server cuts off when it shuts down."""
 
 import asyncio
+import contextlib
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.server.errors import unavailable
 from engine.server.streaming import event
+
+FAREWELL_SECONDS = 1.0
+"""How long a client that does not read may hold up the end of the server."""
 
 
 class CutOffMiddleware:
@@ -37,9 +41,12 @@ class CutOffMiddleware:
             await self._app(scope, receive, watched_send)
         except asyncio.CancelledError:
             error = unavailable("The server is shutting down and has cut this request off; send it again later.")
-            if not started:
-                await error.response()(scope, receive, send)
-            elif streams and not ended:
-                await send({"type": "http.response.body", "body": event(error.body()), "more_body": False})
-            else:
+            if started and (ended or not streams):
                 raise
+            # A client that has left its buffers full never takes it.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FAREWELL_SECONDS):
+                    if started:
+                        await send({"type": "http.response.body", "body": event(error.body()), "more_body": False})
+                    else:
+                        await error.response()(scope, receive, send)

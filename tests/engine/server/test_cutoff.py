@@ -7,9 +7,14 @@ import socket
 import httpx
 import pytest
 import uvicorn
+from starlette.types import Message, Receive, Scope, Send
 
+from engine.server import cutoff
+from engine.server.cutoff import CutOffMiddleware
 from tests.engine.server.double import HANG, ScriptedEngine
 from tests.engine.server.harness import CHAT, app_for, chat_body
+
+SCOPE: Scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
 
 
 async def cut_off(body: dict[str, object], engine: ScriptedEngine) -> httpx.Response:
@@ -46,3 +51,44 @@ def test_a_request_that_shutdown_cuts_off_gets_an_error_in_the_shape_of_openai(s
     assert (error["type"], error["code"]) == ("server_error", "unavailable")
     assert "shutting down" in error["message"]
     assert engine.cancelled == [1]
+
+
+async def receive() -> Message:
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+async def cut_off_unread(app_starts: bool) -> list[str]:
+    """The types of what was sent to a client that takes nothing after the request is cut off."""
+    sent: list[str] = []
+    serving, never = asyncio.Event(), asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if app_starts:
+            headers = [(b"content-type", b"text/event-stream")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+        serving.set()
+        await never.wait()
+
+    async def send(message: Message) -> None:
+        sent.append(message["type"])
+        if serving.is_set():
+            await never.wait()
+
+    request = asyncio.create_task(CutOffMiddleware(app)(SCOPE, receive, send))
+    await serving.wait()
+    request.cancel()
+    async with asyncio.timeout(10):
+        await request
+    return sent
+
+
+@pytest.mark.parametrize(
+    ("app_starts", "sent"),
+    [(True, ["http.response.start", "http.response.body"]), (False, ["http.response.start"])],
+    ids=["stream", "nothing sent"],
+)
+def test_a_request_that_is_cut_off_ends_though_its_client_takes_nothing(
+    app_starts: bool, sent: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cutoff, "FAREWELL_SECONDS", 0.01)
+    assert asyncio.run(cut_off_unread(app_starts)) == sent
