@@ -11,9 +11,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from engine.model_config import ModelConfig, ModelError, read_config
+from engine.model_config import ModelConfig, ModelError, parse_config, read_config
 from engine.model_fetch import cache_folder
-from engine.rope_scaling import RopeScaling
 from engine.vocabulary import Vocabulary, first_difference, read_vocabulary
 
 FORMAT = 1
@@ -132,19 +131,22 @@ def read_drafter(folder: Path) -> DrafterFile:
         if said["format"] != FORMAT:
             raise DrafterError(f"{file} has format {said['format']!r}; this version reads {FORMAT}: train it again")
         target, shape = said["target"], said["config"]
-        config = ModelConfig(
-            vocab_size=int(target["vocab_size"]),
-            hidden_size=int(target["hidden_size"]),
-            feed_forward_size=int(shape["feed_forward_size"]),
-            num_layers=int(shape["num_layers"]),
-            num_heads=int(shape["num_heads"]),
-            num_kv_heads=int(shape["num_kv_heads"]),
-            head_dim=int(shape["head_dim"]),
-            max_position=int(shape["context_limit"]),
-            norm_epsilon=float(shape["norm_epsilon"]),
-            rope_theta=float(shape["rope_theta"]),
-            rope_scaling=RopeScaling(),
-            tied_head=True,
+        # Its layers are a llama's, and held to the same rules as a model's.
+        config = parse_config(
+            {
+                "model_type": "llama",
+                "vocab_size": target["vocab_size"],
+                "hidden_size": target["hidden_size"],
+                "intermediate_size": shape["feed_forward_size"],
+                "num_hidden_layers": shape["num_layers"],
+                "num_attention_heads": shape["num_heads"],
+                "num_key_value_heads": shape["num_kv_heads"],
+                "head_dim": shape["head_dim"],
+                "max_position_embeddings": shape["context_limit"],
+                "rms_norm_eps": shape["norm_epsilon"],
+                "rope_theta": shape["rope_theta"],
+                "tie_word_embeddings": True,
+            }
         )
         return DrafterFile(
             folder=folder,
@@ -159,7 +161,7 @@ def read_drafter(folder: Path) -> DrafterFile:
         )
     except DrafterError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise DrafterError(f"{file} cannot be read ({error!r}); train or fetch the drafter again") from error
 
 

@@ -160,7 +160,10 @@ def _output_count(folder: Path) -> int:
     file = folder / WEIGHTS
     try:
         with file.open("rb") as weights:
-            header = json.loads(weights.read(int.from_bytes(weights.read(8), "little")))
+            length = int.from_bytes(weights.read(8), "little")
+            if length > file.stat().st_size:
+                raise ValueError("its header is longer than the file")
+            header = json.loads(weights.read(length))
         return int(header[OUTPUT_TOKENS]["shape"][0])
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError, OverflowError) as error:
         raise DrafterError(f"{file} cannot be read ({error!r}); train or fetch the drafter again") from error

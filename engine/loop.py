@@ -143,6 +143,9 @@ class EngineLoop:
                 change(self._loaded)
             except DrafterError as error:
                 problem = str(error)
+            except Exception as error:  # noqa: BLE001 - logged, and told to whoever asked; serving goes on
+                log_fault("a change of the drafters", error)
+                problem = f"The drafter could not be loaded or unloaded ({type(error).__name__}); the log says where."
         self._unloaded = (self._unloaded | before) - set(self._drafters)
         for sequence in (*self.scheduler.sequences, *self._starting.values()):
             sequence.decision = self._possible(sequence.decision)

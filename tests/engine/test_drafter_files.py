@@ -128,7 +128,28 @@ def changed(folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:
         (lambda said: said.update(format=2), r"has format 2; this version reads 1: train it again"),
         (lambda said: said.pop("kind"), r"cannot be read \(KeyError\('kind'\)\)"),
         (lambda said: said.update(kind="tree"), r"cannot be read \(ValueError\(\"'tree' is not a valid DrafterKind"),
-        (lambda said: said["config"].update(num_heads=None), r"cannot be read \(TypeError"),
+        (lambda said: said["config"].update(num_heads=None), r"num_attention_heads None, which must be a positive"),
+        (lambda said: said["config"].update(num_layers=-3), r"num_hidden_layers -3, which must be a positive"),
+        (
+            lambda said: said["config"].update(num_heads=1, num_kv_heads=2),
+            r"1 heads of width 16 over 2 key-value heads",
+        ),
+        (
+            lambda said: said["config"].update(num_heads=3, num_kv_heads=2),
+            r"3 heads of width 16 over 2 key-value heads",
+        ),
+        (lambda said: said["config"].update(num_kv_heads=0), r"num_key_value_heads 0, which must be a positive"),
+        (lambda said: said["config"].update(head_dim=0), r"head_dim 0, which must be a positive"),
+        (lambda said: said["config"].update(feed_forward_size=0), r"intermediate_size 0, which must be a positive"),
+        (lambda said: said["config"].update(context_limit=-5), r"max_position_embeddings -5, which must be a positive"),
+        (lambda said: said["config"].update(context_limit=float("inf")), r"max_position_embeddings inf, which must be"),
+        (lambda said: said["config"].update(norm_epsilon=float("nan")), r"rms_norm_eps nan, which must be a number"),
+        (lambda said: said["config"].update(rope_theta=0), r"rope_theta 0, which must be a number above 0"),
+        (
+            lambda said: said["config"].update(rope_theta=float("nan")),
+            r"rope_theta nan, which must be a number above 0",
+        ),
+        (lambda said: said["target"].update(vocab_size=-5), r"vocab_size -5, which must be a positive"),
         (lambda said: said.update(target=[]), r"cannot be read \(TypeError"),
     ],
 )
@@ -300,6 +321,10 @@ def overwrite(folder: Path) -> None:
     (folder / WEIGHTS).write_bytes(b"\0" * 40)
 
 
+def claim_header(folder: Path, length: bytes, header: bytes = b"{}") -> None:
+    (folder / WEIGHTS).write_bytes(length + header)
+
+
 DAMAGES: Mapping[str, Callable[[Path], None]] = {
     r"has no tensor norm\.weight": damaged(lambda t: t.pop("norm.weight")),
     r"has tensor layers\.7\.x, which the decoder would not use": damaged(
@@ -321,6 +346,9 @@ DAMAGES: Mapping[str, Callable[[Path], None]] = {
         lambda t: t.update({"fc.weight": torch.zeros(64, 128).to(torch.float8_e4m3fn)})
     ),
     r"cannot be read": overwrite,
+    r"its header is longer than the file": lambda folder: claim_header(folder, (1 << 50).to_bytes(8, "little")),
+    r"header is longer than the file.*; train or fetch": lambda folder: claim_header(folder, b"\xff" * 8),
+    r"RecursionError": lambda folder: claim_header(folder, (200_000).to_bytes(8, "little"), b"[" * 200_000),
 }
 
 
