@@ -13,12 +13,15 @@ from engine.messages import (
     AskStatus,
     Cancel,
     CycleDone,
+    DraftersAre,
+    LoadDrafter,
     Redirect,
     Sampling,
     SetCyclePolicy,
     Shutdown,
     Submit,
     ToEngine,
+    UnloadDrafter,
 )
 from policies.types import (
     INITIAL_CYCLE_POLICY,
@@ -496,3 +499,29 @@ def test_an_unforced_decision_does_not_speculate_before_the_costs_are_known() ->
     rig.step(SetCyclePolicy(LEARNED))
     rig.run()
     assert sum(s.verified for stats in rig.delivered.stats for s in stats.sequences) > 0
+
+
+class BrokenShelf:
+    """A set of drafters in which nothing can be changed, for reasons that nobody foresaw."""
+
+    def load(self, source: str) -> None:
+        raise MemoryError(source)
+
+    def unload(self, name: str) -> None:
+        raise RuntimeError(name)
+
+
+def test_a_drafter_that_fails_to_load_in_an_unforeseen_way_costs_no_request() -> None:
+    rig = Rig()
+    rig.loop._loaded = BrokenShelf()
+    rig.step(submit(1, max_tokens=40, chosen=decision("foresight", 4)))
+    rig.step(LoadDrafter(7, "broken"), UnloadDrafter(8, "foresight"))
+    rig.run()
+    answers = [message for message in rig.delivered.messages if isinstance(message, DraftersAre)]
+    assert [(answer.serial, answer.problem) for answer in answers] == [
+        (7, "The drafter could not be loaded or unloaded (MemoryError); the log says where."),
+        (8, "The drafter could not be loaded or unloaded (RuntimeError); the log says where."),
+    ]
+    assert all(answer.drafters == ("none", "ngram", "foresight", "wrong") for answer in answers)
+    assert len(rig.delivered.tokens[1]) == 40
+    rig.assert_nothing_is_held()
