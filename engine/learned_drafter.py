@@ -16,7 +16,7 @@ from engine.drafter_plan import CATCH_UP_TOKENS
 from engine.request import RunningSequence
 from kernels.native_draft import Drafted, DraftPart, NativeDraft
 
-DRAFT_STOP = 0.2
+DRAFT_STOP = 0.07
 """A draft ends before the product of its confidences falls under this."""
 
 CONFIDENCE_EDGES = (0.3, 0.5, 0.7, 0.85, 0.95)

@@ -194,7 +194,7 @@ class EngineOptions:
     Empty: ngram, suffix, and every shipped or added one that fits the model."""
     suffix_shared_routes: tuple[str, ...] = ()
     """Routes on which the suffix drafter reads the outputs of earlier requests as well; timing then tells of them."""
-    draft_stop: float = 0.2
+    draft_stop: float = 0.07
     """Learned drafters end a draft before the product of their confidences falls under this; 0 never does."""
     kv_blocks: int = 0
     """Blocks of the KV cache; 0 takes what every slot needs at the context limit."""

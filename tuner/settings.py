@@ -95,7 +95,7 @@ class EngineSettings(_Group):
     """Drafters to load: auto for all that fit, or some of ngram, suffix, those of `paceline draft list`, folders."""
     default_drafter: DrafterName | None = None
     """The drafter that is learned; without it the first that is loaded, ngram under auto."""
-    draft_stop: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.2
+    draft_stop: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.07
     """A learned drafter ends a draft before the product of its confidences falls under this; 0 never does."""
     suffix_shared_routes: Annotated[tuple[RouteName, ...], BeforeValidator(parted)] = ()
     """Routes on which the suffix drafter reads earlier requests' outputs too; timing then tells of them."""
