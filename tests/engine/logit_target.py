@@ -31,6 +31,17 @@ ENDS = (END_OF_TEXT, IM_END)
 PROMPT = (5, 70, 9, 70, 9)
 BLOCK_LENGTHS = (1, 2, 4, 8, 16)
 _CLOSING = frozenset(b'"}],: 0123456789')
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 3},
+    },
+    "required": ["name", "age", "tags"],
+    "additionalProperties": False,
+}
+"""A JSON schema with a bound on each of its parts."""
 
 
 def _lot(*values: int) -> int:

@@ -16,6 +16,7 @@ from kernels.sampling import Watermark
 from tests.engine.logit_target import (
     BLOCK_LENGTHS,
     ENDS,
+    PERSON,
     PROMPT,
     VOCABULARY,
     LogitRig,
@@ -27,17 +28,6 @@ from tests.engine.logit_target import (
 )
 from tests.engine.scripted import decision
 from tests.engine.tiny_model import END_OF_TEXT, IM_END, make_tiny_model
-
-PERSON = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "maxLength": 12},
-        "age": {"type": "integer", "minimum": 0, "maximum": 120},
-        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 3},
-    },
-    "required": ["name", "age", "tags"],
-    "additionalProperties": False,
-}
 
 
 @pytest.fixture(scope="module")

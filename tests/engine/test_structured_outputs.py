@@ -15,6 +15,7 @@ from engine.messages import Cancel
 from kernels.sampling import Verifier
 from tests.engine.logit_target import (
     ENDS,
+    PERSON,
     VOCABULARY,
     LogitRig,
     RecallingDrafter,
@@ -24,17 +25,6 @@ from tests.engine.logit_target import (
 )
 from tests.engine.scripted import decision
 from tests.engine.tiny_model import make_tiny_model
-
-PERSON = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "maxLength": 12},
-        "age": {"type": "integer", "minimum": 0, "maximum": 120},
-        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 3},
-    },
-    "required": ["name", "age", "tags"],
-    "additionalProperties": False,
-}
 
 
 @pytest.fixture(scope="module")
