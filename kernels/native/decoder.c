@@ -29,8 +29,6 @@ void workspace_destroy(Workspace *workspace) {
 
 long workspace_bytes(const Workspace *workspace) { return workspace->bytes; }
 
-static long rounded(long bytes) { return (bytes + 63) / 64 * 64; }
-
 /* Make room for `rows` rows of `model`: a workspace serves one model. */
 static int reserve(Workspace *workspace, const Model *model, const Threads *threads, int rows) {
     if (rows <= workspace->rows && threads_count(threads) <= workspace->threads) return 0;

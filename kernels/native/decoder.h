@@ -51,6 +51,9 @@ typedef struct {
 /* Memory of passes, grown as it is needed and kept. */
 typedef struct Workspace Workspace;
 
+/* Bytes up to the end of a cache line, so that the next part begins with one. */
+static inline long rounded(long bytes) { return (bytes + 63) / 64 * 64; }
+
 Workspace *workspace_create(void);
 void workspace_destroy(Workspace *workspace);
 long workspace_bytes(const Workspace *workspace);

@@ -32,8 +32,6 @@ void draft_workspace_destroy(DraftWorkspace *workspace) {
     free(workspace);
 }
 
-static long rounded(long bytes) { return (bytes + 63) / 64 * 64; }
-
 static int padded_outputs(const DraftModel *model) { return (model->outputs + LANES - 1) / LANES * LANES; }
 
 static int reserve(DraftWorkspace *workspace, const DraftModel *model, int rows, int sequences) {

@@ -380,22 +380,20 @@ INLINE void sixteen_words(const Noise *noise, Words blocks, Words words[4]) {
     Words c3 = spread_word(noise->stream);
     for (int round = 0; round < 10; round++) {
         Words even_high, even_low, odd_high, odd_low;
-        multiply(c0, 0xD2511F53u, &even_high, &even_low);
-        multiply(c2, 0xCD9E8D57u, &odd_high, &odd_low);
+        multiply(c0, PHILOX_EVEN, &even_high, &even_low);
+        multiply(c2, PHILOX_ODD, &odd_high, &odd_low);
         c0 = odd_high ^ c1 ^ spread_word(k0);
         c2 = even_high ^ c3 ^ spread_word(k1);
         c1 = odd_low;
         c3 = even_low;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
+        k0 += PHILOX_KEY_STEP0;
+        k1 += PHILOX_KEY_STEP1;
     }
     words[0] = c0;
     words[1] = c1;
     words[2] = c2;
     words[3] = c3;
 }
-
-INLINE float gumbel(uint32_t bits) { return (float)-log(-log((bits + 0.5) * 0x1p-24)); }
 
 /* The best so far, and what the winner must reach. */
 typedef struct {
