@@ -164,8 +164,7 @@ class EngineLoop:
             return
         if submit.stops and not self._token_bytes:
             self._token_bytes = self._load_token_bytes()
-        stops = tuple(stop.encode() for stop in submit.stops)
-        sequence = RunningSequence(submit, stops, self._context_limit)
+        sequence = RunningSequence(submit, self._context_limit)
         if submit.grammar is None:
             self.scheduler.add(sequence)
         elif self._grammars is None:

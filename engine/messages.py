@@ -22,7 +22,7 @@ class Submit:
     stop_token_ids: tuple[int, ...]
     """EOS and the like. The token that ends the sequence is counted and sent, its text is not."""
     stops: tuple[str, ...]
-    """Stop strings, matched on the bytes of the output."""
+    """Stop strings, looked for in the text of the output as clients read it."""
     decision: Decision
     submitted_at: float
     top_logprobs: int | None = None

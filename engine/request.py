@@ -1,5 +1,6 @@
 """The state of one sequence inside the engine: the only place where it is kept, and no tensors."""
 
+import codecs
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ class Shadow:
 class RunningSequence:
     """A sequence from admission to its end. `engine.cycle` and `engine.scheduler` are the only writers."""
 
-    def __init__(self, submit: Submit, stop_bytes: tuple[bytes, ...], context_limit: int) -> None:
+    def __init__(self, submit: Submit, context_limit: int) -> None:
         self.key = submit.request_key
         self.sampling = submit.sampling
         self.decision: Decision = submit.decision
@@ -36,7 +37,7 @@ class RunningSequence:
         """Prompt and output; the last one is not in the KV cache yet."""
         self.output_limit = min(submit.max_tokens, context_limit - self.prompt_length)
         self.stop_token_ids = frozenset(submit.stop_token_ids)
-        self.stop_bytes = stop_bytes
+        self.stops = submit.stops
         self.submitted_at = submit.submitted_at
         self.prompt_tokens = frozenset(submit.prompt) if submit.sampling.penalised else frozenset()
         self.output_counts: Counter[int] | None = Counter() if submit.sampling.penalised else None
@@ -61,8 +62,10 @@ class RunningSequence:
         self.prefill_seconds = 0.0
         self.draft_seconds = 0.0
         self.verify_seconds = 0.0
-        self._tail = bytearray()
-        self._tail_limit = max((len(stop) for stop in stop_bytes), default=1) - 1
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._tail = ""
+        """The end of the text in which stops are looked for: too short to hold one."""
+        self._tail_limit = max((len(stop) for stop in submit.stops), default=1) - 1
 
     @property
     def output_length(self) -> int:
@@ -95,7 +98,7 @@ class RunningSequence:
                 self.output_counts[token] += 1
             if not self.looped:
                 self.looped = self._loops()
-            if token in self.stop_token_ids or (self.stop_bytes and self._stops(token_bytes[token])):
+            if token in self.stop_token_ids or (self.stops and self._stops(token_bytes[token])):
                 return count, FinishReason.STOP
             if self.remaining <= 0:
                 return count, FinishReason.LENGTH
@@ -130,14 +133,15 @@ class RunningSequence:
         )
 
     def _stops(self, piece: bytes) -> bool:
+        """Whether a stop string is complete with `piece`: in the text as clients read it, see
+        `engine.server.detokenize`. Matched on bytes, half a character would be no U+FFFD, and a character that begins
+        before `min_tokens` none that is looked at."""
+        text = self._decoder.decode(piece)
         if self.output_length < self.sampling.min_tokens:
             return False  # and its text is not looked at later either
-        self._tail += piece
-        if any(stop in self._tail for stop in self.stop_bytes):
-            return True
-        if len(self._tail) > self._tail_limit:
-            del self._tail[: len(self._tail) - self._tail_limit]
-        return False
+        text = self._tail + text
+        self._tail = text[max(0, len(text) - self._tail_limit) :]
+        return any(stop in text for stop in self.stops)
 
     def _loops(self) -> bool:
         span = LOOP_TOKENS * LOOP_REPEATS

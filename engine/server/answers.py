@@ -44,6 +44,18 @@ class Delta:
         return not (self.text or self.finish or self.logprobs or self.calls)
 
 
+def joined(deltas: Sequence[Delta]) -> Delta:
+    """Consecutive deltas of one sequence as one."""
+    return Delta(
+        "".join(delta.text for delta in deltas),
+        sum(delta.tokens for delta in deltas),
+        deltas[-1].finish,
+        deltas[-1].looped,
+        tuple(entry for delta in deltas for entry in delta.logprobs),
+        tuple(call for delta in deltas for call in delta.calls),
+    )
+
+
 @dataclass(slots=True)
 class Choice:
     """One choice while its text comes in."""

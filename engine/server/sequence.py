@@ -1,20 +1,20 @@
 """One sequence from its submission to its end: text as it comes, the output's language, and what was measured."""
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from engine.messages import Finished, Submit, Tokens
 from engine.process import EngineGoneError, SequenceFailedError
-from engine.server.answers import Delta
+from engine.server.answers import Delta, joined
 from engine.server.context import LanguageDetector
 from engine.server.detokenize import TextStream
 from engine.server.errors import ApiError, unavailable
 from engine.server.logprobs import LogprobReader, TokenNames
 from engine.server.resolve import Resolver
-from engine.server.tool_calls import ToolCallStream
+from engine.server.tool_calls import ToolCall, ToolCallStream
 from engine.server.tools import Tools
 from policies.protocols import TelemetrySink
 from policies.types import UNDETERMINED, Decision, EngineInfo, FinishReason, RequestFeatures, RequestStats
@@ -88,18 +88,19 @@ class _Reader:
         self.logprobs = LogprobReader(names)
         self.calls = ToolCallStream(job.tools.names, job.tools.several) if job.tools is not None else None
 
-    def delta(self, message: Tokens, written: str, finish: FinishReason | None, looped: bool = False) -> Delta:
-        """`written` is the text that `message` has made certain."""
-        tokens, logprobs = len(message.token_ids), self.logprobs.read(message)
-        if self.calls is None:
-            return Delta(written, tokens, finish, looped, logprobs)
-        written, calls = self.calls.push(written)
-        if finish is not None and not self.calls.ended:
-            rest, more = self.calls.finish()
-            written, calls = written + rest, calls + more
-        if self.calls.ended:
-            finish = FinishReason.STOP
-        return Delta(written, tokens, finish, looped, logprobs, calls)
+    def delta(self, message: Tokens, written: str) -> Delta:
+        """`written` is the text that `message`, of one token, has made certain."""
+        finish = message.finished.reason if message.finished is not None else None
+        looped = message.finished is not None and message.finished.looped
+        calls: tuple[ToolCall, ...] = ()
+        if self.calls is not None:
+            written, calls = self.calls.push(written)
+            if finish is not None and not self.calls.ended:
+                rest, more = self.calls.finish()
+                written, calls = written + rest, calls + more
+            if self.calls.ended:
+                finish = FinishReason.STOP
+        return Delta(written, 1, finish, looped, self.logprobs.read(message), calls)
 
 
 class SequenceRunner:
@@ -130,7 +131,7 @@ class SequenceRunner:
         try:
             async with aclosing(self._client.submit(job.submit)) as messages:
                 async for message in messages:
-                    delta = self._delta(job, progress, reader, message)
+                    delta = self._read(job, progress, reader, message)
                     yield delta
                     if delta.finish is not None:
                         return
@@ -145,26 +146,31 @@ class SequenceRunner:
         finally:
             self._record(job, progress)
 
+    def _read(self, job: Job, progress: _Progress, reader: _Reader, message: Tokens) -> Delta:
+        """What `message` adds, up to the token that ends the answer: a call of a tool may end it in mid-message."""
+        deltas: list[Delta] = []
+        for single in _singly(message):
+            deltas.append(self._delta(job, progress, reader, single))
+            if deltas[-1].finish is not None:
+                break
+        return joined(deltas)
+
     def _delta(self, job: Job, progress: _Progress, reader: _Reader, message: Tokens) -> Delta:
-        now = self._clock()
-        if message.token_ids:
-            progress.first_at = now if progress.first_at is None else progress.first_at
-            progress.last_at = now
-            progress.tokens += len(message.token_ids)
-        text = reader.text
-        written = text.push(_without_end(message, job.submit.stop_token_ids))
+        """What a message of one token adds."""
+        progress.last_at = self._clock()
+        progress.first_at = progress.last_at if progress.first_at is None else progress.first_at
+        progress.tokens += 1
+        written = reader.text.push(_without_end(message, job.submit.stop_token_ids))
         finished = message.finished
         if finished is not None:
             progress.finished, progress.finish = finished, finished.reason
-            written += text.finish()
+            written += reader.text.finish()
             if finished.reason not in (FinishReason.STOP, FinishReason.LENGTH):
                 raise unavailable("The engine has ended this request before its time; send it again later.")
-            return reader.delta(message, written, finished.reason, finished.looped)
-        delta = reader.delta(message, written, FinishReason.STOP if text.stopped else None)
+        delta = reader.delta(message, written)
         if delta.finish is not None:
             progress.finish = delta.finish
-            return delta
-        if progress.opening is not None:
+        elif progress.opening is not None:
             self._resolve_output(job, progress, written)
         return delta
 
@@ -205,6 +211,18 @@ class SequenceRunner:
             self._sink.record_request(stats)
         except Exception:  # noqa: BLE001 - telemetry never fails a request; the log says what it lost
             _log.exception("the telemetry sink failed; one request is not counted")
+
+
+def _singly(message: Tokens) -> Iterator[Tokens]:
+    """One message for each token, so that no answer depends on how many a cycle emitted; `finished` is the last's."""
+    last = len(message.token_ids) - 1
+    for place, token in enumerate(message.token_ids):
+        yield replace(
+            message,
+            token_ids=(token,),
+            logprobs=message.logprobs[place : place + 1],
+            finished=message.finished if place == last else None,
+        )
 
 
 def _without_end(message: Tokens, stop_token_ids: tuple[int, ...]) -> tuple[int, ...]:

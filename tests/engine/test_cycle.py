@@ -77,7 +77,7 @@ def running(
     message = submit(
         key, (50, 51), max_tokens=max_tokens, stop_token_ids=stop_token_ids, chosen=chosen or decision("ngram", 8)
     )
-    sequence = RunningSequence(message, (), 1000)
+    sequence = RunningSequence(message, 1000)
     sequence.blocks = [key]
     sequence.append([0], list(PIECES))
     return sequence
@@ -218,7 +218,7 @@ def test_draft_and_verify_seconds_are_shared_by_the_sequences_of_the_cycle() -> 
 
 def test_penalties_see_the_prompt_and_the_output_before_the_block() -> None:
     message = submit(1, (50, 51, 50), sampling=Sampling(repetition_penalty=1.2), chosen=decision("ngram", 8))
-    sequence = RunningSequence(message, (), 1000)
+    sequence = RunningSequence(message, 1000)
     sequence.append([0], list(PIECES))
     counts_at_the_pass: list[dict[int, int]] = []
 
@@ -255,7 +255,7 @@ def test_the_distributions_of_the_verified_drafts_reach_the_verifier() -> None:
 
 def test_a_block_has_the_tokens_before_it_that_bad_words_and_watermarks_look_at() -> None:
     sampling = Sampling(bad_words=((5, 6, 7), (9,)))
-    sequence = RunningSequence(submit(1, (50, 51), sampling=sampling), (), 1000)
+    sequence = RunningSequence(submit(1, (50, 51), sampling=sampling), 1000)
     sequence.blocks = [1]
     sequence.append([0], [])
     _, target, _ = cycle([sequence, running(decision())])
@@ -275,7 +275,7 @@ class Logging(Counting):
 
 def test_report_32_no_logprob_passes_the_end_of_a_sequence_in_the_middle_of_a_block() -> None:
     message = submit(1, (50, 51), stop_token_ids=(2,), chosen=decision("ngram", 8))
-    sequence = RunningSequence(dataclasses.replace(message, top_logprobs=2), (), 1000)
+    sequence = RunningSequence(dataclasses.replace(message, top_logprobs=2), 1000)
     sequence.append([0], [])
     result = run_cycle(
         Logging(), {"ngram": Offering(Proposal((1, 2, 3), 1))}, [sequence], [8], INITIAL_CYCLE_POLICY, []

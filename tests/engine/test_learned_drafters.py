@@ -60,7 +60,7 @@ def running(
 ) -> RunningSequence:
     """A sequence whose text is in the target's cache but for the last token, as in every cycle."""
     decision = Decision("d", Context("m", "r", "en"), "d", 16, True, Reason.ENGINE_DEFAULT, 0)
-    sequence = RunningSequence(Submit(key, tuple(token_ids), sampling, CONTEXT, (), (), decision, 0.0), (), CONTEXT)
+    sequence = RunningSequence(Submit(key, tuple(token_ids), sampling, CONTEXT, (), (), decision, 0.0), CONTEXT)
     sequence.blocks = list(blocks) or list(range(CONTEXT // BLOCK_TOKENS))
     read(target, sequence, 0)
     return sequence
@@ -235,7 +235,7 @@ def test_a_long_prompt_is_read_over_several_calls(
     target = load_decoder(tiny_model, "float32", blocks=64, capacity=1024, features=True, native=native)
     text = random_tokens(384, 2 * CATCH_UP_TOKENS + 10)
     decision = Decision("d", Context("m", "r", "en"), "d", 16, True, Reason.ENGINE_DEFAULT, 0)
-    sequence = RunningSequence(Submit(1, tuple(text), GREEDY, 64, (), (), decision, 0.0), (), 1024)
+    sequence = RunningSequence(Submit(1, tuple(text), GREEDY, 64, (), (), decision, 0.0), 1024)
     sequence.blocks = list(range(64))
     read(target, sequence, 0)
     drafter = load(folders[kind], target)

@@ -111,4 +111,4 @@ def test_impossible_match_lengths_are_refused_in_one_sentence(minimum: int, maxi
 
 def running(request_key: int, tokens: list[int]) -> RunningSequence:
     decision = Decision("d", Context("m", "r", "en"), "ngram", 8, True, Reason.ENGINE_DEFAULT, 0)
-    return RunningSequence(Submit(request_key, tuple(tokens), Sampling(), 100, (), (), decision, 0.0), (), 1000)
+    return RunningSequence(Submit(request_key, tuple(tokens), Sampling(), 100, (), (), decision, 0.0), 1000)

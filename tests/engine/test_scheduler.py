@@ -15,7 +15,7 @@ SLOTS, BLOCKS, CONTEXT_LIMIT = 3, 8, 96
 def sequence_of(key: int, prompt: int, max_tokens: int, cap: int = 0) -> RunningSequence:
     """Its text is its own: nothing is shared."""
     chosen = decision("ngram" if cap else "none", cap)
-    return RunningSequence(submit(key, (key,) * prompt, max_tokens=max_tokens, chosen=chosen), (), CONTEXT_LIMIT)
+    return RunningSequence(submit(key, (key,) * prompt, max_tokens=max_tokens, chosen=chosen), CONTEXT_LIMIT)
 
 
 class SchedulerMachine(RuleBasedStateMachine):

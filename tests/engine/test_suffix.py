@@ -327,4 +327,4 @@ def finish(drafter: SuffixDrafter, request_key: int, prompt: list[int], output: 
 
 def running(request_key: int, tokens: list[int], route: str = "chat") -> RunningSequence:
     decision = Decision("d", Context("m", route, "en"), "suffix", 8, True, Reason.ENGINE_DEFAULT, 0)
-    return RunningSequence(Submit(request_key, tuple(tokens), Sampling(), 100, (), (), decision, 0.0), (), 5000)
+    return RunningSequence(Submit(request_key, tuple(tokens), Sampling(), 100, (), (), decision, 0.0), 5000)

@@ -86,9 +86,7 @@ class ScriptedSequence:
         self._engine = engine
         self._key = submit.request_key
         self._top_logprobs = submit.top_logprobs
-        self._running = RunningSequence(
-            submit, tuple(stop.encode() for stop in submit.stops), engine.info.context_limit
-        )
+        self._running = RunningSequence(submit, engine.info.context_limit)
         self._steps = iter(steps)
         self._open = True
 
