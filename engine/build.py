@@ -59,7 +59,9 @@ def build_engine(options: EngineOptions, deliver: Callable[[FromEngine], None]) 
         problem = refusal(memory, machine_bytes())
         if problem is not None:
             raise EngineBuildError(problem)
+        deliver(Progress("preparing the kernels, which the first start compiles"))
         native = native_threads(options.threads or cores)
+        deliver(Progress("reading and packing the weights"))
         decoder = load_decoder(
             model_path,
             options.dtype,
@@ -79,8 +81,10 @@ def build_engine(options: EngineOptions, deliver: Callable[[FromEngine], None]) 
     calibration: tuple[CycleStats, ...] = ()
     if options.calibrate:
         calibration = calibrate(target, options.slots, options.seed, lambda text: deliver(Progress(text)))
+    deliver(Progress("timing the linear layers alone"))
     loads = [load for load in LOADS if load <= options.slots] if options.calibrate else [1]
     linear_seconds_by_load = tuple((load, decoder.linear_seconds(load)) for load in loads)
+    deliver(Progress("reading the vocabulary for grammars"))
     blocks = Blocks(options.slots, block_count, reuse=options.prefix_reuse)
     loop = EngineLoop(
         target=target,

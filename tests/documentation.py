@@ -56,6 +56,8 @@ DATA_PATHS = {
     "/v1/completions": "OpenAI's completions, streaming and not",
     "/v1/models": "The model that is served, as a list",
     "/v1/models/{model}": "The model that is served",
+    "/health": "200 while requests can be served",
+    "/version": "The version that runs",
 }
 
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import partial
+from importlib.metadata import version as installed_version
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -51,9 +52,11 @@ def create_app(
     app.add_api_route("/v1/completions", server.completions, methods=["POST"])
     app.add_api_route("/v1/models", server.models, methods=["GET"])
     app.add_api_route("/v1/models/{model:path}", server.model, methods=["GET"])
+    app.add_api_route("/health", server.health, methods=["GET"])
+    app.add_api_route("/version", server.version, methods=["GET"])
     app.add_middleware(CutOffMiddleware)
     app.add_middleware(RequestIdMiddleware)
-    errors.install(app)
+    errors.install(app, options.admin_url)
     return app
 
 
@@ -77,6 +80,7 @@ class _Server:
         names = TokenNames(tokenizer.token_bytes, tokenizer.special_tokens)
         self._runner = SequenceRunner(client, tokenizer.token_bytes, names, self._detector, resolver, sink, clock)
         self._created = int(time.time())
+        self._version = installed_version("paceline")
 
     async def models(self) -> dict[str, Any]:
         return {"object": "list", "data": [self._model_body()]}
@@ -93,6 +97,15 @@ class _Server:
 
     def _model_body(self) -> dict[str, Any]:
         return {"id": self._options.model, "object": "model", "created": self._created, "owned_by": "paceline"}
+
+    async def health(self) -> Response:
+        """As vLLM answers: an empty 200 while requests can be served."""
+        if not self._client.alive:
+            raise errors.unavailable("The engine is not running; the server's log says why.")
+        return Response()
+
+    async def version(self) -> dict[str, str]:
+        return {"version": self._version}
 
     async def chat(self, request: Request) -> Response:
         received_at = self._clock()

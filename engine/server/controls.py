@@ -18,6 +18,10 @@ class OutputControls:
     top_logprobs: int | None = None
     """None: no log-probabilities."""
     min_tokens: int = 0
+    ignore_eos: bool = False
+    """Whether the model's own ends are tokens like others."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Ends of the output beside the model's own."""
     bad_words: tuple[str, ...] = ()
     allowed_tokens: tuple[int, ...] = ()
     forced_prefix: str | tuple[int, ...] | None = None
@@ -46,6 +50,8 @@ def output_controls(
     return OutputControls(
         top_logprobs=top_logprobs,
         min_tokens=min_tokens,
+        ignore_eos=given.get("ignore_eos", False),
+        stop_token_ids=token_ids(given.get("stop_token_ids", []), "stop_token_ids", vocabulary),
         bad_words=tuple(given.get("bad_words", [])),
         allowed_tokens=token_ids(given.get("allowed_token_ids", []), "allowed_token_ids", vocabulary),
         forced_prefix=token_ids(prefix, "forced_prefix", vocabulary) if isinstance(prefix, list) else prefix,

@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 
 _log = logging.getLogger(__name__)
 _SHOWN_LENGTH = 60
+_ADMIN_PATHS = ("/metrics", "/livez", "/readyz", "/api/")
 
 
 class ApiError(Exception):
@@ -70,8 +71,8 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN_LENGTH else text[: _SHOWN_LENGTH - 1] + "…"
 
 
-def install(app: FastAPI) -> None:
-    """Give every failure of `app`, its router's own included, the OpenAI shape."""
+def install(app: FastAPI, admin_url: str | None) -> None:
+    """Give every failure of `app`, its router's own included, the OpenAI shape; what is at `admin_url` is said so."""
 
     async def api_error(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, ApiError)
@@ -80,8 +81,11 @@ def install(app: FastAPI) -> None:
     async def http_error(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
         where = f"{request.method} {request.url.path}"
-        if error.status_code == 404:
-            message, code = f"There is no {where}; see /v1/models, /v1/chat/completions, /v1/completions.", "not_found"
+        if error.status_code == 404 and admin_url is not None and request.url.path.startswith(_ADMIN_PATHS):
+            message, code = f"{request.url.path} is on the admin port: {admin_url}{request.url.path}.", "not_found"
+        elif error.status_code == 404:
+            known = "/v1/chat/completions, /v1/completions, /v1/models, /health, /version"
+            message, code = f"There is no {where}; see {known}.", "not_found"
         elif error.status_code == 405:
             allowed = (error.headers or {}).get("Allow", "another method")
             message, code = f"{where} is not allowed; use {allowed}.", "method_not_allowed"

@@ -7,6 +7,9 @@ from typing import Any
 from engine.server.errors import ApiError, invalid, missing, shown, unsupported
 from engine.server.rules import Rule, is_integer
 
+_LIKENESS = 0.75
+"""Of a field that is suggested for an unknown one: a slip of the pen or two, and not another word."""
+
 
 def checked(
     body: object, rules: Mapping[str, Rule], *, prefix: str = "", required: Mapping[str, str] | None = None
@@ -18,7 +21,7 @@ def checked(
     for name, value in body.items():
         field, rule = prefix + name, rules.get(name)
         if rule is None:
-            near = difflib.get_close_matches(name, rules, n=1)
+            near = difflib.get_close_matches(name, rules, n=1, cutoff=_LIKENESS)
             remedy = f"did you mean {prefix}{near[0]}?" if near else "remove it."
             raise ApiError(
                 f"{shown(field)[1:-1]} is {shown(value)}, but there is no such field; {remedy}",

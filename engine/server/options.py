@@ -19,5 +19,7 @@ class ServerOptions:
     """Whether route, language and debug headers count; not where anybody may send them."""
     verifier: Verifier = Verifier.COUPLED
     """Where a request names none."""
+    admin_url: str | None = None
+    """Where metrics, probes and the admin API are, for those who look for them here."""
     watermark: Watermark | None = None
     """On every output; a request then may not give its own."""

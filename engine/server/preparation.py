@@ -69,6 +69,7 @@ class Preparation:
         fields, prompts = asked.fields, asked.prompts
         steering = read_steering(asked.headers, self._options.routes, self._options.trust_headers)
         self._check_prompts(asked)
+        ends = self._ends(asked)
         limit = self._options.context_limit
         rooms = [min(fields.max_tokens or limit, limit - len(prompt)) for prompt in prompts]
         output = self._output_tokens(fields, min(rooms))
@@ -87,9 +88,9 @@ class Preparation:
                 submit = Submit(
                     request_key=self._client.next_key(),
                     prompt=tuple(prompt),
-                    sampling=self._sampling(fields, output, seed, choice),
+                    sampling=self._sampling(fields, output, ends, seed, choice),
                     max_tokens=room,
-                    stop_token_ids=self._tokenizer.stop_token_ids,
+                    stop_token_ids=ends,
                     stops=fields.stops,
                     decision=decision,
                     submitted_at=self._clock(),
@@ -135,7 +136,22 @@ class Preparation:
             raise invalid("min_tokens", controls.min_tokens, f"at most {room}, what the context has left")
         return output_tokens(controls, self._tokenizer, room, self._client.info.vocabulary)
 
-    def _sampling(self, fields: SamplingFields, output: OutputTokens, seed: int, choice: int) -> Sampling:
+    def _ends(self, asked: Asked) -> tuple[int, ...]:
+        """The tokens that end an output. A grammar says itself where that is, and needs the model's ends to say it."""
+        controls = asked.fields.controls
+        own = () if controls.ignore_eos else self._tokenizer.stop_token_ids
+        if asked.grammar is not None and (controls.ignore_eos or controls.stop_token_ids):
+            field = "ignore_eos" if controls.ignore_eos else "stop_token_ids"
+            raise ApiError(
+                f"{field} is given beside a form that says itself where the output ends; give only one of the two.",
+                param=field,
+                code="conflict",
+            )
+        return tuple(sorted({*own, *controls.stop_token_ids}))
+
+    def _sampling(
+        self, fields: SamplingFields, output: OutputTokens, ends: tuple[int, ...], seed: int, choice: int
+    ) -> Sampling:
         return Sampling(
             temperature=fields.temperature,
             top_k=fields.top_k,
@@ -149,7 +165,7 @@ class Preparation:
             choice=choice,
             verifier=fields.controls.verifier or self._options.verifier,
             min_tokens=fields.controls.min_tokens,
-            end_tokens=self._tokenizer.stop_token_ids if fields.controls.min_tokens else (),
+            end_tokens=ends if fields.controls.min_tokens else (),
             bad_words=output.bad_words,
             allowed_tokens=fields.controls.allowed_tokens,
             forced_prefix=output.forced_prefix,

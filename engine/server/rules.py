@@ -16,6 +16,7 @@ MAX_CHOICES = 8
 MAX_PROMPTS = 64
 MAX_STOPS = 4
 MAX_STOP_CHARACTERS = 1000
+MAX_STOP_TOKENS = 256
 MAX_BIASES = 1024
 """Each sequence of a request carries its own copy of stops and biases: without limits a body of a few megabytes would
 become gigabytes."""
@@ -132,6 +133,11 @@ _SHARED: Mapping[str, Rule] = {
     "store": _only(False),
     # Not OpenAI's: what vLLM has under these names, and our own.
     "min_tokens": _integer(0, _INT32_MAX, "a whole number of at least 0"),
+    "ignore_eos": BOOLEAN,
+    "stop_token_ids": Rule(
+        lambda value: isinstance(value, list) and len(value) <= MAX_STOP_TOKENS,
+        f"a list of at most {MAX_STOP_TOKENS} token ids",
+    ),
     "bad_words": Rule(
         _is_words, f"a list of at most {MAX_BAD_WORDS} strings of 1 to {MAX_BAD_WORD_CHARACTERS} characters"
     ),
@@ -149,6 +155,13 @@ _SHARED: Mapping[str, Rule] = {
     "guided_regex": FULL_TEXT,
     "guided_choice": CHOICES,
     "guided_grammar": FULL_TEXT,
+    # vLLM's, where the value is what this server does anyway.
+    "skip_special_tokens": _only(True),
+    "spaces_between_special_tokens": _only(True, False),  # special tokens are no text here
+    "include_stop_str_in_output": _only(False),
+    "use_beam_search": _only(False),
+    "length_penalty": _only(1, 1.0),
+    "echo": _only(False),
 }
 
 CHAT_RULES: Mapping[str, Rule] = {
@@ -183,7 +196,6 @@ COMPLETION_RULES: Mapping[str, Rule] = {
     **_SHARED,
     "prompt": Rule(lambda value: isinstance(value, str | list) and bool(value), "a non-empty string or list"),
     "best_of": _integer(1, MAX_CHOICES),
-    "echo": _only(False),
     "logprobs": _integer(0, MAX_TOP_LOGPROBS),
     "suffix": _only(""),
 }

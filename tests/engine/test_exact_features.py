@@ -54,6 +54,8 @@ FEATURES: dict[str, Callable[[], Submit]] = {
     "json with a penalty and min_tokens": lambda: ask(
         grammar=json_schema_grammar(PERSON), min_tokens=60, end_tokens=ENDS, repetition_penalty=1.2
     ),
+    "stop token": lambda: replace(ask(**NO_END), stop_token_ids=(*ENDS, 24)),
+    "ignored ends": lambda: replace(ask(logit_bias=((IM_END, 3.0), (END_OF_TEXT, 3.0))), stop_token_ids=()),
     "stop string": lambda: ask(stops=[" th"], logit_bias=((IM_END, -100.0), (END_OF_TEXT, -100.0))),
 }
 
@@ -115,6 +117,27 @@ def test_25_32_one_logprob_for_each_token_and_none_past_a_stop_in_mid_block(fold
     assert found.tokens == text[:length]
     assert len(found.logprobs) == length
     assert found.finish == "stop"
+
+
+@pytest.mark.parametrize("block_length", [0, *BLOCK_LENGTHS])
+def test_a_token_of_the_request_ends_the_output_in_mid_block(folder: Path, block_length: int) -> None:
+    free = outputs(folder, [ask(**NO_END)], drafter="none", block_length=0)[1].tokens
+    stop = free[20]
+    assert stop not in free[:20]
+    drafter = "recall" if block_length else "none"
+    submit = replace(ask(**NO_END), stop_token_ids=(stop,))
+    found = outputs(folder, [submit], drafter=drafter, block_length=block_length, right=10)[1]
+    assert found.tokens == free[:21]
+    assert found.finish == "stop"
+
+
+@pytest.mark.parametrize("block_length", [0, *BLOCK_LENGTHS])
+def test_where_no_token_ends_the_output_the_limit_does(folder: Path, block_length: int) -> None:
+    drafter = "recall" if block_length else "none"
+    submit = replace(ask(logit_bias=((IM_END, 3.0), (END_OF_TEXT, 3.0))), stop_token_ids=())
+    found = outputs(folder, [submit], drafter=drafter, block_length=block_length, right=10)[1]
+    assert (len(found.tokens), found.finish) == (submit.max_tokens, "length")
+    assert {IM_END, END_OF_TEXT} <= set(found.tokens[:-1])
 
 
 def test_min_tokens_masks_the_ends_and_looks_for_no_stop_string_before(folder: Path) -> None:

@@ -11,6 +11,8 @@ from starlette.exceptions import HTTPException
 
 log = logging.getLogger(__name__)
 
+_DATA_PATHS = ("/v1/", "/health", "/version")
+
 
 class ProblemError(Exception):
     """Ends a request with a problem."""
@@ -38,6 +40,8 @@ async def _on_problem(request: Request, error: Exception) -> JSONResponse:
 async def _on_http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     detail = f"{request.method} {request.url.path}: {error.detail}."
+    if error.status_code == HTTPStatus.NOT_FOUND and request.url.path.startswith(_DATA_PATHS):
+        detail = f"{request.url.path} is on the data port, that of the settings server.host and server.port."
     return _problem(request, HTTPStatus(error.status_code), detail, headers=error.headers)
 
 

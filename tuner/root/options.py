@@ -50,7 +50,7 @@ def engine_options(settings: Settings) -> EngineOptions:
     )
 
 
-def server_options(settings: Settings, info: EngineInfo) -> ServerOptions:
+def server_options(settings: Settings, info: EngineInfo, admin_url: str) -> ServerOptions:
     engine = settings.engine
     watermark = None
     if engine.watermark_key is not None:
@@ -61,6 +61,7 @@ def server_options(settings: Settings, info: EngineInfo) -> ServerOptions:
         context_limit=info.context_limit,
         verifier=Verifier(engine.verifier),
         watermark=watermark,
+        admin_url=admin_url,
     )
 
 

@@ -52,9 +52,12 @@ async def running_service(settings: Settings, console: Console, switchback: bool
         settings = prepared(settings, console)  # nothing runs yet that it could hold up
         options = engine_options(settings)
         queue = TelemetryQueue()
+        console.log("starting the engine process")
         client = await EngineClient.start(options, queue, console.log)
         try:
+            console.log("reading the tokenizer")
             tokenizer = await asyncio.to_thread(load_tokenizer, Path(options.model_path), client.info.vocabulary)
+            console.log("opening the store, and taking up what it knows of this model")
             known = _load_state(store, client.info.model)
             controller = Controller(
                 client.info,
@@ -67,7 +70,8 @@ async def running_service(settings: Settings, console: Console, switchback: bool
                 controller.restore(known.posterior, known.policies, known.pins, known.kill_switches)
             recorder = Recorder(store, RecorderOptions(model=client.info.model), known=known)
             service = Service(settings, client, controller, recorder, queue)
-            data_app = create_app(client, tokenizer, service.decisions, queue, server_options(settings, client.info))
+            options_of_server = server_options(settings, client.info, url_of(admin_socket))
+            data_app = create_app(client, tokenizer, service.decisions, queue, options_of_server)
             admin_app = create_admin_app(
                 controller, recorder, service.render_metrics, lambda: client.alive, settings, control=service
             )

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from importlib.metadata import version
 
 import pytest
 
@@ -170,6 +171,44 @@ def test_the_engine_is_told_every_setting() -> None:
     assert submit.sampling == Sampling(0.5, 9, 0.9, 0.1, 1.1, 0.2, 0.3, ((65, 5.0),), 3, 0)
     assert submit.prompt == (EOS, *b"Hi")
     assert (submit.max_tokens, submit.stops, submit.stop_token_ids) == (11, ("S",), (EOS,))
+
+
+@pytest.mark.parametrize(
+    ("fields", "ends"),
+    [
+        ({}, (EOS,)),
+        ({"ignore_eos": True}, ()),
+        ({"stop_token_ids": [90, 66, 90]}, (66, 90, EOS)),
+        ({"ignore_eos": True, "stop_token_ids": [66]}, (66,)),
+        ({"ignore_eos": True, "stop_token_ids": []}, ()),
+    ],
+)
+def test_the_engine_is_told_which_tokens_end_the_output(fields: dict[str, object], ends: tuple[int, ...]) -> None:
+    engine = ScriptedEngine(says("x" * 50))
+    send(engine, CHAT, chat_body("Hi", max_tokens=9, min_tokens=2, **fields))
+    [submit] = engine.submitted
+    assert submit.stop_token_ids == ends
+    assert submit.sampling.end_tokens == ends
+
+
+def test_a_stop_token_ends_the_text_before_itself_and_an_ignored_end_is_no_text() -> None:
+    stopped = send(ScriptedEngine(says("abc", "def")), CHAT, chat_body("Hi", stop_token_ids=[ord("e")]))
+    [choice] = stopped.json["choices"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("abcd", "stop")
+    assert stopped.json["usage"]["completion_tokens"] == 5
+    engine = ScriptedEngine(lambda _: [(97, EOS, 98), (99,)])
+    [choice] = send(engine, CHAT, chat_body("Hi", ignore_eos=True, max_tokens=4)).json["choices"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("abc", "length")
+
+
+def test_health_and_version_answer_as_those_of_vllm() -> None:
+    engine = ScriptedEngine(says("x"))
+    healthy = asyncio.run(ask(app_for(engine), "/health", method="GET"))
+    assert (healthy.status, healthy.body) == (200, b"")
+    told = asyncio.run(ask(app_for(engine), "/version", method="GET"))
+    assert told.json == {"version": version("paceline")}
+    engine.alive = False
+    assert asyncio.run(ask(app_for(engine), "/health", method="GET")).status == 503
 
 
 @pytest.mark.parametrize("limit", [None, CONTEXT_LIMIT, 1_000_000])

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any, get_type_hints
 
 import pytest
@@ -17,6 +18,7 @@ from tests.engine.server.harness import (
     CHAT,
     COMPLETIONS,
     MODELS,
+    OPTIONS,
     app_for,
     ask,
     chat_body,
@@ -147,6 +149,20 @@ CHAT_REFUSALS: list[tuple[dict[str, Any], str, str]] = [
     ({"min_tokens": -1}, "min_tokens", "at least 0"),
     ({"min_tokens": 5, "max_tokens": 4}, "min_tokens", "at most 4"),
     ({"min_tokens": CONTEXT_LIMIT}, "min_tokens", "context"),
+    ({"ignore_eos": 1}, "ignore_eos", "true or false"),
+    ({"stop_token_ids": 2}, "stop_token_ids", "list"),
+    ({"stop_token_ids": [1] * 257}, "stop_token_ids", "256"),
+    ({"stop_token_ids": [1, VOCABULARY]}, "stop_token_ids[1]", "256"),
+    ({"stop_token_ids": [1], "guided_regex": "a"}, "stop_token_ids", "where the output ends"),
+    ({"ignore_eos": True, "guided_regex": "a"}, "ignore_eos", "where the output ends"),
+    ({"ignore_eos": True, "tools": [TOOL], "tool_choice": "required"}, "ignore_eos", "where the output ends"),
+    ({"skip_special_tokens": False}, "skip_special_tokens", "true"),
+    ({"include_stop_str_in_output": True}, "include_stop_str_in_output", "false"),
+    ({"use_beam_search": True}, "use_beam_search", "false"),
+    ({"length_penalty": 0.5}, "length_penalty", "1"),
+    ({"echo": True}, "echo", "false"),
+    ({"top_key": 5}, "top_key", "top_k"),
+    ({"penalty": 5}, "penalty", "remove it"),
     ({"bad_words": "x"}, "bad_words", "strings"),
     ({"bad_words": ["x", " "]}, "bad_words", "1 to 200"),
     ({"allowed_token_ids": []}, "allowed_token_ids", "1 to"),
@@ -323,6 +339,19 @@ def test_a_header_that_cannot_be_honoured_is_a_400_that_names_it(name: str, valu
     assert reply.error["param"] == name
     assert name in reply.error["message"]
     assert "x-request-id" in reply.headers
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/livez", "/readyz", "/api/v1/status"])
+def test_what_is_on_the_admin_port_is_a_404_that_says_where(path: str) -> None:
+    options = replace(OPTIONS, admin_url="http://127.0.0.1:8001")
+    reply = asyncio.run(ask(app_for(ScriptedEngine(says("unused")), options=options), path, method="GET"))
+    assert reply.status == 404
+    assert f"http://127.0.0.1:8001{path}" in reply.error["message"]
+
+
+@pytest.mark.parametrize("fields", [{}, {"skip_special_tokens": True, "length_penalty": 1, "echo": False}])
+def test_fields_of_vllm_that_change_nothing_are_taken(fields: dict[str, Any]) -> None:
+    assert send(ScriptedEngine(says("fine")), CHAT, chat_body(**fields)).status == 200
 
 
 def test_without_an_engine_a_request_is_a_503() -> None:
