@@ -24,6 +24,9 @@ OTHER_VARIABLES = (CONFIG_VARIABLE, "PACELINE_SERVER", "PACELINE_CACHE", "PACELI
 """Variables with the prefix that are no settings: the file, the command line's server, the model cache, and the Python
 with vLLM that bench compares with."""
 
+_LIKENESS = 0.75
+"""Of a name that is suggested for an unknown one: a slip of the pen or two, and not another word."""
+
 DEFAULT_ORIGIN = "default"
 COMMAND_LINE = "the command line"
 
@@ -152,7 +155,7 @@ def _sentence(fault: ErrorDetails, origins: dict[str, str]) -> str:
     )
     kind, context = fault["type"], fault.get("ctx", {})
     if kind == "extra_forbidden":
-        known = [row.name for row in setting_rows()]
+        known = [row.name for row in setting_rows()] + list(Settings.model_fields)
         generic = ".".join(["routes", "<ROUTE>", *path[2:]]) if path[0] == "routes" else name
         return f"{name} is no setting{came_from}: {_closest(generic, known)}"
     if isinstance(fault["input"], Mapping) and kind == "value_error":
@@ -171,8 +174,20 @@ def _sentence(fault: ErrorDetails, origins: dict[str, str]) -> str:
 
 
 def _closest(name: str, known: list[str]) -> str:
-    found = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"did you mean {found[0]}?" if found else "`paceline config show` lists those that exist."
+    """What `name` may have been meant to be, by group and key: a group in common makes two keys no more alike."""
+    separator = "__" if name.startswith(ENV_PREFIX) else "."
+
+    def parts(of: str) -> tuple[str, str]:
+        group, _, key = of.removeprefix(ENV_PREFIX).rpartition(separator)
+        return group, key
+
+    group, key = parts(name)
+    groups = {parts(other)[0] for other in known}
+    near_group = difflib.get_close_matches(group, groups, n=1, cutoff=_LIKENESS)
+    in_group = {parts(other)[1]: other for other in known if parts(other)[0] in near_group}
+    near = [in_group[found] for found in difflib.get_close_matches(key, in_group, n=1, cutoff=_LIKENESS)]
+    near = near or [other for other in known if parts(other)[1] == key]
+    return f"did you mean {near[0]}?" if near else "`paceline config show` lists those that exist."
 
 
 def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -11,7 +11,7 @@ class TrainingRequest:
 
     name: str
     kind: str
-    """``feature-head`` or ``draft-model``."""
+    """``feature_head`` or ``draft_model``."""
     tokens: int
     """Tokens that the model is to write."""
     files: Sequence[Path] = ()

@@ -41,7 +41,7 @@ def test_every_drafter_that_fits_is_loaded_and_can_be_pinned_and_gives_the_same_
 def test_a_drafter_is_unloaded_and_loaded_under_traffic_without_a_failed_request(live: LiveService) -> None:
     with live.traffic(3, logit_bias=ENDLESS):
         for _ in range(2):
-            gone = live.admin.delete("/api/v1/drafters/suffix")
+            gone = live.admin.delete("/api/v1/drafters/suffix", params={"reason": "a trial"})
             assert gone.json() == {"drafters": ["none", "ngram"]}
             assert pin(live, "suffix") == 422
             back = live.admin.post("/api/v1/drafters", json={"source": "suffix", "reason": "a trial"})
@@ -51,10 +51,10 @@ def test_a_drafter_is_unloaded_and_loaded_under_traffic_without_a_failed_request
 
 
 def test_a_drafter_that_something_names_stays(live: LiveService) -> None:
-    learned = live.admin.delete("/api/v1/drafters/ngram")
+    learned = live.admin.delete("/api/v1/drafters/ngram", params={"reason": "a trial"})
     assert (learned.status_code, "is the one that is learned" in learned.json()["detail"]) == (409, True)
     assert pin(live, "suffix") == 200
-    pinned = live.admin.delete("/api/v1/drafters/suffix")
+    pinned = live.admin.delete("/api/v1/drafters/suffix", params={"reason": "a trial"})
     assert pinned.status_code == 409
     assert pinned.json()["detail"] == "A pin of chat/en names the drafter 'suffix': take it back first."
     live.admin.delete("/api/v1/policies/chat/en/pin")

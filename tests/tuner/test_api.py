@@ -132,7 +132,8 @@ def test_a_pin_is_in_force_before_it_is_recorded_and_is_audited(admin: Admin) ->
     body = response.json()
     assert body["pin"]["expires_at"] == 1_000.0 + 7_200.0
     assert body["explanation"]["reason"] == "PINNED"
-    assert "ngram at 4 for code, 2h left, by ada: a trial" in [rung["note"] for rung in body["explanation"]["ladder"]]
+    note = "ngram at 4 for code, 2h left, by ada: a trial; `paceline unpin code-edit --language code` takes it back"
+    assert note in [rung["note"] for rung in body["explanation"]["ladder"]]
     assert admin.steering.calls == ["set_pin"]
     assert admin.recorder.flush(DEADLINE_SECONDS)
     assert admin.store.load_state(samples.MODEL).pins == admin.steering.snapshot.pins
@@ -158,7 +159,7 @@ class ScriptedDrafters:
 
     async def load_drafter(self, source: str) -> None:
         if source == "eagle":
-            raise DrafterConflictError("there is no drafter 'eagle'; give one of ngram, suffix")
+            raise DrafterConflictError("there is no drafter 'eagle'; give one of ngram, suffix.")
         self.drafters = (*self.drafters, source)
 
     async def unload_drafter(self, name: str) -> None:
@@ -174,10 +175,12 @@ def test_drafters_come_and_go_and_are_audited(start: Start) -> None:
     assert admin.client.get("/api/v1/status").json()["drafters"] == ["none", "ngram", "suffix"]
     refused = problem(admin.client.post("/api/v1/drafters", json=body | {"source": "eagle"}), 409)
     assert refused["detail"] == "there is no drafter 'eagle'; give one of ngram, suffix."
-    assert admin.client.delete("/api/v1/drafters/suffix").json() == {"drafters": ["none", "ngram"]}
+    assert "reason" in problem(admin.client.delete("/api/v1/drafters/suffix"), 422)["detail"]
+    unloaded = admin.client.delete("/api/v1/drafters/suffix", params={"reason": "it lost"})
+    assert unloaded.json() == {"drafters": ["none", "ngram"]}
     assert admin.recorder.flush(DEADLINE_SECONDS)
     assert [(entry.action, entry.actor, entry.reason, entry.details) for entry in admin.store.audit(10)] == [
-        ("unload", "unknown", "", {"drafter": "suffix"}),
+        ("unload", "unknown", "it lost", {"drafter": "suffix"}),
         ("load", "ada", "a trial", {"drafter": "suffix"}),
     ]
 
@@ -185,6 +188,34 @@ def test_drafters_come_and_go_and_are_audited(start: Start) -> None:
 def test_the_drafters_of_an_engine_without_control_are_fixed(admin: Admin) -> None:
     answer = admin.client.post("/api/v1/drafters", json={"source": "suffix", "reason": "a trial"})
     assert problem(answer, 409)["detail"] == "The drafters of this engine are fixed."
+
+
+def test_a_pin_of_every_language_is_named_where_one_of_a_single_language_is_not(admin: Admin) -> None:
+    admin.client.put("/api/v1/policies/chat/*/pin", json=PIN)
+    refused = problem(admin.client.delete("/api/v1/policies/chat/da/pin"), 404)
+    assert "the one that holds there is for every language, '*': take that back." in refused["detail"]
+    ladder = admin.client.get("/api/v1/policies/chat/da").json()["explanation"]["ladder"]
+    rungs = {rung["name"]: rung["note"] for rung in ladder}
+    assert rungs["pin"].endswith("a trial; `paceline unpin chat --language '*'` takes it back")
+
+
+def test_the_rung_of_the_kill_switch_names_the_command_that_changes_it(admin: Admin) -> None:
+    def note() -> str:
+        ladder = admin.client.get("/api/v1/policies/chat/da").json()["explanation"]["ladder"]
+        found: str = ladder[0]["note"]
+        return found
+
+    assert note() == "none; `paceline off` sets one, which stops speculation"
+    admin.client.post("/api/v1/kill-switch", json={"route": "chat", "active": True, "reason": "slow"})
+    assert note().endswith("by unknown: slow; `paceline on chat` takes it back")
+    admin.client.post("/api/v1/kill-switch", json={"route": "chat", "active": False})
+    admin.client.post("/api/v1/kill-switch", json={"route": "*", "active": True, "reason": "slow"})
+    assert note().endswith("by unknown: slow; `paceline on --all` takes it back")
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/chat/completions", "/health", "/version"])
+def test_what_is_on_the_data_port_is_a_problem_that_says_so(admin: Admin, path: str) -> None:
+    assert "is on the data port" in problem(admin.client.get(path), 404)["detail"]
 
 
 def test_unpin_takes_the_pin_back_once(admin: Admin) -> None:

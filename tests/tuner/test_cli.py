@@ -5,15 +5,18 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import uvicorn
 import yaml
 from rich.console import Console
+from rich.table import Table
 from typer.testing import CliRunner, Result
 
 from policies import Reason
@@ -24,9 +27,12 @@ from tests.tuner.scripted_steering import ScriptedSteering, snapshot
 from tuner.api.app import create_admin_app
 from tuner.cli import app
 from tuner.cli.admin_client import AdminClient
+from tuner.cli.output import make_console
+from tuner.cli.service import run_console
 from tuner.cli.tables import print_status
 from tuner.recorder import Recorder, RecorderOptions
 from tuner.settings import EngineSettings, Settings
+from tuner.settings_loader import load_settings
 
 DEADLINE_SECONDS = 60.0
 PIN = ("pin", "code-edit", "--language", "code", "--drafter", "ngram", "--block-length", "4")
@@ -133,12 +139,108 @@ def test_status_on_80_columns_folds_no_cell(admin: Admin) -> None:
     console = Console(width=80, file=StringIO(), markup=False, highlight=False)
     print_status(console, client.get("status"), client.get("policies")["policies"])
     assert isinstance(console.file, StringIO)
-    lines = console.file.getvalue().splitlines()
-    context = lines.index("code-edit/code: on (LEARNED)")
-    assert lines[context + 1 :] == [
-        "  ngram, K by load 1-2: 8, 3-8: 4",
-        "  speedup 1.62 (1.50 to 1.74), requests 37",
+    assert console.file.getvalue().splitlines()[-2:] == [
+        "code-edit/code: state on; drafter ngram; K by load 1-2: 8, 3-8: 4; speedup (95",
+        "  %) 1.62 (1.50 to 1.74); requests 37; reason LEARNED",
     ]
+
+
+WIDTH = 80
+ROW = {
+    "name": "smollm2-135m-general",
+    "kind": "feature_head",
+    "origin": "shipped",
+    "target": "SmolLM2-135M-Instruct",
+    "file_bytes": 8 << 20,
+    "held_out": (0.59, 0.35, 0.22, 0.15, 0.10, 0.07, 0.06, 0.04),
+    "misfit": "",
+}
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> StringIO:
+    """A terminal of 80 columns in the place of what commands print to."""
+    shown = StringIO()
+    console = Console(width=WIDTH, file=shown, force_terminal=True, color_system=None, markup=False, highlight=False)
+    for module in ("draft", "service", "operator"):
+        monkeypatch.setattr(f"tuner.cli.{module}.make_console", lambda: console)
+    return shown
+
+
+def assert_whole(shown: str, cells: Iterable[str]) -> None:
+    """No line is longer than the terminal, and no word of a cell is folded."""
+    assert max(map(len, shown.splitlines())) <= WIDTH
+    words = {word.strip(":;") for line in shown.splitlines() for word in line.split()}
+    assert {word.strip(":;") for cell in cells for word in cell.split()} <= words
+
+
+def test_the_list_of_drafters_is_whole_on_80_columns(narrow: StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    misfit = "smollm2-135m-general was trained for a target whose hidden size is 576, and this one has 960"
+    rows = [ROW, ROW | {"name": "other", "misfit": misfit}]
+    monkeypatch.setattr("tuner.root.drafter_rows", lambda settings: rows)
+    result = run("draft", "list")
+    assert result.exit_code == 0, result.output
+    curve = " ".join(f"{share:.2f}" for share in (0.59, 0.35, 0.22, 0.15, 0.10, 0.07, 0.06, 0.04))
+    assert_whole(narrow.getvalue(), ["smollm2-135m-general", "feature head", "SmolLM2-135M-Instruct", curve, misfit])
+
+
+def test_the_settings_are_whole_on_80_columns(narrow: StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_ROUTES__CODE_EDIT__DEFAULT_ARM__DRAFTER", "ngram")
+    monkeypatch.setenv("PACELINE_ROUTES__CODE_EDIT__DEFAULT_ARM__BLOCK_LENGTH", "4")
+    monkeypatch.setenv("PACELINE_DATABASE__URL", "sqlite:////a/long/path/to/a/folder/of/databases/that/is/shared/p.db")
+    assert run("config", "show", "--origin").exit_code == 0
+    rows = load_settings().values()
+    assert_whole(narrow.getvalue(), [str(cell) for row in rows for cell in row if cell is not None])
+
+
+def test_the_status_is_whole_on_80_columns(narrow: StringIO, admin: Admin) -> None:
+    assert run("status").exit_code == 0
+    assert_whole(narrow.getvalue(), ["code-edit/code", "1-2: 8, 3-8: 4", "1.62 (1.50 to 1.74)", "LEARNED"])
+
+
+def _options(command: Any) -> Iterator[tuple[list[str], list[str]]]:
+    """(path, options) of every command."""
+    for name, child in getattr(command, "commands", {}).items():
+        own = [option for parameter in child.params for option in parameter.opts if option.startswith("--")]
+        yield [name], own
+        for path, options in _options(child):
+            yield [name, *path], options
+
+
+@pytest.mark.parametrize(
+    ("path", "options"), list(_options(typer.main.get_command(app))), ids=lambda part: " ".join(part)[:40]
+)
+def test_help_is_whole_on_80_columns(path: list[str], options: list[str]) -> None:
+    result = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"})
+    assert result.exit_code == 0
+    assert max(map(len, result.output.splitlines())) <= WIDTH
+    assert "…" not in result.output
+    assert all(option in result.output for option in options)
+
+
+def test_what_a_file_gets_has_no_blanks_at_the_ends_of_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = StringIO()
+    monkeypatch.setattr("sys.stdout", file)
+    table = Table("a", "a longer heading than its cells", title="a title", box=None)
+    table.add_row("1", "2")
+    run_console().log("a line")
+    for console in (run_console(), make_console()):
+        console.print(table)
+    lines = file.getvalue().splitlines()
+    assert lines[0].endswith("a line")
+    assert sum(line.strip() == "a title" for line in lines) == 2
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
+def test_the_version_is_told() -> None:
+    result = run("--version")
+    assert (result.exit_code, result.stdout) == (0, f"{version('paceline')}\n")
+
+
+def test_a_drafter_is_unloaded_with_a_reason(admin: Admin) -> None:
+    assert (run("draft", "unload", "ngram").exit_code, admin.actions()) == (2, [])
+    refused = run("draft", "unload", "ngram", "--reason", "it lost")
+    assert refused.stderr == "The drafters of this engine are fixed.\n"
 
 
 def test_status_tells_the_cost_of_tokens_where_a_price_is_set(tmp_path: Path) -> None:
@@ -226,6 +328,9 @@ def test_on_for_all_names_the_routes_that_are_still_off(admin: Admin) -> None:
         ((*PIN[:-1], "17", *WHY), 2, "--block-length"),
         ((*PIN[:-1], "-1", *WHY), 2, "--block-length"),
         ((*PIN, "--for", "2h"), 2, "--reason"),
+        ((*PIN, "--for", "soon", "--reason", "x"), 2, "Invalid value for '--for': 'soon' is not a duration above"),
+        (("off", "chat", "--reason", "x", "--for", "0s"), 2, "Invalid value for '--for': '0s' is not a duration"),
+        (("draft", "train", "x", "--kind", "eagle"), 2, "'feature_head', 'draft_model'"),
         (("nonsense",), 2, "nonsense"),
         (("bench", "--routes", "nowhere"), 2, "'nowhere' is not configured"),
         (("bench", "--concurrency", "1,zero"), 2, "'zero' is not a number above 0"),

@@ -88,6 +88,10 @@ def test_a_variable_changes_a_route_whose_name_has_a_hyphen(monkeypatch: pytest.
     [
         ("engine: {slotz: 3}", r"engine\.slotz is no setting \(from .*\): did you mean engine\.slots\?"),
         ("nonsense: 1", r"nonsense is no setting .*`paceline config show`"),
+        ("engine: {stops: 1}", r"engine\.stops is no setting .*: `paceline config show`"),
+        ("engine: {colour: red}", r"engine\.colour is no setting .*: `paceline config show`"),
+        ("engine: {port: 1}", r"engine\.port is no setting .*: did you mean server\.port\?"),
+        ("enigne: {slots: 1}", r"enigne is no setting .*: did you mean engine\?"),
         ("engine: {max_block_length: 17}", r"engine\.max_block_length is 17 .*less than or equal to 16\."),
         ("engine: {max_block_length: -1}", r"engine\.max_block_length is -1 .*greater than or equal to 0\."),
         ("engine: {slots: many}", r"engine\.slots is 'many' .*should be a valid integer\."),
@@ -158,7 +162,9 @@ def test_each_of_several_faults_has_its_line(write: Write) -> None:
         ("PACELINE_ENGINE__SLOTS", "0", "engine.slots is '0' (from PACELINE_ENGINE__SLOTS): it should be greater"),
         ("PACELINE_ROUTES__NEW__MODE", "off", "which is not one of code-edit, extract, chat, story"),
         ("PACELINE_ROUTES__CHAT", "{", "routes.chat is '{' (from PACELINE_ROUTES__CHAT): give keys"),
-        ("PACELINE_ENGINE", "3", "The variable PACELINE_ENGINE names no setting: did you mean PACELINE_ENGINE__SLOTS?"),
+        ("PACELINE_ENGINE", "3", "The variable PACELINE_ENGINE names no setting: `paceline config show` lists"),
+        ("PACELINE_SLOTS", "3", "names no setting: did you mean PACELINE_ENGINE__SLOTS?"),
+        ("PACELINE_SERVR", "x", "names no setting: did you mean PACELINE_SERVER?"),
     ],
 )
 def test_a_fault_in_the_environment_names_its_variable(

@@ -12,14 +12,14 @@ from http import HTTPStatus
 from importlib.metadata import version as installed_version
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, FastAPI, Header, Path, Response
+from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Response
 from pydantic import AfterValidator
 
 from policies.decision_id import describe
 from policies.records import AuditEntry
 from policies.types import OTHER_ROUTE, KillSwitch, Pin
 from tuner.api import views
-from tuner.api.bodies import DrafterBody, KillSwitchBody, PinBody
+from tuner.api.bodies import DrafterBody, KillSwitchBody, PinBody, ReasonText
 from tuner.api.drafters import DrafterConflictError, DrafterControl
 from tuner.api.durations import parse_duration
 from tuner.api.problems import ProblemError, install
@@ -187,9 +187,15 @@ class _Api:
             self._check_match(route, language, if_match)
             removed = self._steering.remove_pin(route, language)
             if removed is None:
+                wide = any((pin.route, pin.language) == (route, EVERY) for pin in self._steering.snapshot.pins)
+                instead = (
+                    f"the one that holds there is for every language, {EVERY!r}: take that back"
+                    if wide
+                    else "/api/v1/status lists the pins"
+                )
                 raise ProblemError(
                     HTTPStatus.NOT_FOUND,
-                    f"There is no pin for route {route!r} and language {language!r}; /api/v1/status lists the pins.",
+                    f"There is no pin for route {route!r} and language {language!r}; {instead}.",
                 )
             self._recorder.record_pin_removed(route, language, actor, f"took back: {removed.reason}")
         return self.policy(route, language, response)
@@ -226,10 +232,12 @@ class _Api:
         self._audit("load", body.source, actor, body.reason)
         return self.drafters()
 
-    async def unload_drafter(self, name: DrafterPath, actor: Actor = "unknown") -> views.DraftersView:
+    async def unload_drafter(
+        self, name: DrafterPath, reason: Annotated[ReasonText, Query()], actor: Actor = "unknown"
+    ) -> views.DraftersView:
         """Let a drafter go while serving: what still runs with it goes on plain."""
         await self._change(lambda control: control.unload_drafter(name))
-        self._audit("unload", name, actor, "")
+        self._audit("unload", name, actor, reason)
         return self.drafters()
 
     async def _change(self, change: Callable[[DrafterControl], Awaitable[None]]) -> None:
@@ -238,7 +246,7 @@ class _Api:
         try:
             await change(self._control)
         except DrafterConflictError as error:
-            raise ProblemError(HTTPStatus.CONFLICT, f"{error}.") from error
+            raise ProblemError(HTTPStatus.CONFLICT, str(error)) from error
 
     def _audit(self, action: str, drafter: str, actor: str, reason: str) -> None:
         entry = AuditEntry(self._clock(), actor, action, EVERY, EVERY, reason, {"drafter": drafter})

@@ -4,7 +4,10 @@ from typing import Protocol
 
 
 class DrafterConflictError(Exception):
-    """A drafter cannot be loaded or unloaded now; one sentence for people."""
+    """A drafter cannot be loaded or unloaded now; one sentence for people, with or without its full stop."""
+
+    def __str__(self) -> str:
+        return f"{super().__str__().rstrip('.')}."
 
 
 class DrafterControl(Protocol):

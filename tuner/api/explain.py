@@ -140,10 +140,10 @@ def _rungs(
 
 def _kill_note(kill: KillSwitch | None, now: float) -> str:
     if kill is None:
-        return "off; `paceline off` switches it on"
+        return "none; `paceline off` sets one, which stops speculation"
     until = "until it is taken back" if kill.expires_at is None else f"for {describe_duration(kill.expires_at - now)}"
-    where = "everywhere" if kill.route == "*" else "on this route"
-    return f"on {where} {until}, by {kill.actor}: {kill.reason}"
+    where, target = ("everywhere", "--all") if kill.route == "*" else ("on this route", kill.route)
+    return f"set {where} {until}, by {kill.actor}: {kill.reason}; `paceline on {target}` takes it back"
 
 
 def _pin_note(pin: Pin | None, now: float) -> str:
@@ -152,7 +152,13 @@ def _pin_note(pin: Pin | None, now: float) -> str:
     arm = "plain" if pin.block_length == 0 else f"{pin.drafter} at {pin.block_length}"
     left = describe_duration(pin.expires_at - now)
     languages = "every language" if pin.language == "*" else pin.language
-    return f"{arm} for {languages}, {left} left, by {pin.actor}: {pin.reason}"
+    back = f"`paceline unpin {pin.route} --language {_quoted(pin.language)}` takes it back"
+    return f"{arm} for {languages}, {left} left, by {pin.actor}: {pin.reason}; {back}"
+
+
+def _quoted(language: str) -> str:
+    """For a shell, to which a bare asterisk means files."""
+    return "'*'" if language == "*" else language
 
 
 def _learned_note(policy: Policy | None, mode: Mode) -> str:

@@ -1,5 +1,8 @@
 """The command line. Importing it imports no tensor library."""
 
+from importlib.metadata import version
+from typing import Annotated
+
 import typer
 
 from tuner.cli import draft, operator, service
@@ -11,11 +14,12 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # its boxes cut names at 80 columns
     help="Chooses, while a language model serves, which drafter to speculate with, how far, and when to stop.",
 )
-model = typer.Typer(no_args_is_help=True, help="The default model.")
-drafters = typer.Typer(no_args_is_help=True, help="The drafters.")
-config = typer.Typer(no_args_is_help=True, help="The configuration.")
+model = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The default model.")
+drafters = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The drafters.")
+config = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The configuration.")
 
 app.command()(service.serve)
 app.command()(service.demo)
@@ -40,9 +44,19 @@ app.add_typer(model, name="model")
 app.add_typer(config, name="config")
 
 
+def _tell_version(asked: bool) -> None:
+    if asked:
+        typer.echo(version("paceline"))
+        raise typer.Exit
+
+
 @app.callback()
-def _root() -> None:
-    """Keeps `paceline` a group of commands."""
+def _root(
+    told: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_tell_version)
+    ] = False,
+) -> None:
+    """Keeps `paceline` a group of commands; what `--version` asks for is told before this is called."""
 
 
 def main() -> None:

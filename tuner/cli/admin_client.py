@@ -38,18 +38,24 @@ class AdminClient:
         """Call for an action."""
         return self._ask("POST", path, body)
 
-    def delete(self, *path: str) -> dict[str, Any]:
+    def delete(self, *path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Take a resource back."""
-        return self._ask("DELETE", path, None)
+        return self._ask("DELETE", path, None, query)
 
-    def _ask(self, method: str, path: tuple[str, ...], body: Mapping[str, Any] | None) -> dict[str, Any]:
+    def _ask(
+        self,
+        method: str,
+        path: tuple[str, ...],
+        body: Mapping[str, Any] | None,
+        query: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
         if not {"", ".", ".."}.isdisjoint(path):
             raise CommandError("A route, a language or an id is empty or dots alone: give its name.", USAGE)
         try:
             url = "/".join((self._server, "api", "v1", *(quote(part, safe="*") for part in path)))
             # The environment's proxies are for the world outside, and an admin port is inside.
             with httpx.Client(timeout=TIMEOUT_SECONDS, trust_env=False) as http:
-                response = http.request(method, url, json=body, headers=self._headers)
+                response = http.request(method, url, json=body, params=query, headers=self._headers)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise CommandError(
                 f"No admin API answers at {self._server} ({error}): start `paceline serve`, or give --server URL."

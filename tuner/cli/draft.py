@@ -12,7 +12,7 @@ from rich.table import Table
 
 from tuner.bench.options import BenchOptions
 from tuner.cli.failures import USAGE, CommandError
-from tuner.cli.output import Format, Output, make_console, print_data
+from tuner.cli.output import Format, Output, make_console, print_data, print_table
 from tuner.cli.service import Config, Model, given, listed, positive, run_console, starting
 from tuner.settings import drafter_name
 from tuner.settings_loader import load_settings
@@ -21,8 +21,8 @@ from tuner.workload import load_workload
 
 
 class Kind(StrEnum):
-    FEATURE_HEAD = "feature-head"
-    DRAFT_MODEL = "draft-model"
+    FEATURE_HEAD = "feature_head"
+    DRAFT_MODEL = "draft_model"
 
 
 Name = Annotated[str, typer.Argument(help="A drafter that `paceline draft list` names.", show_default=False)]
@@ -42,8 +42,9 @@ def list_drafters(config: Config = None, model: Model = None, output: Output = F
     for row in rows:
         curve = " ".join(f"{share:.2f}" for share in row["held_out"])
         size = f"{row['file_bytes'] / 2**20:.1f}" if row["file_bytes"] else ""
-        table.add_row(row["name"], row["kind"], row["origin"], row["target"], size, curve, row["misfit"] or "yes")
-    make_console().print(table)
+        kind = row["kind"].replace("_", " ")
+        table.add_row(row["name"], kind, row["origin"], row["target"], size, curve, row["misfit"] or "yes")
+    print_table(make_console(), table)
 
 
 def add(

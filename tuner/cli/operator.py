@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from policies.types import MAX_BLOCK_LENGTH
+from tuner.api.durations import parse_duration
 from tuner.cli import tables
 from tuner.cli.admin_client import AdminClient
 from tuner.cli.failures import USAGE, CommandError
@@ -21,6 +22,18 @@ Language = Annotated[
     str, typer.Option("--language", "-l", help="A language such as da, or code, und, or * for all.", show_default=False)
 ]
 All = Annotated[bool, typer.Option("--all", help="Every route.")]
+
+
+def _known_duration(text: str | None) -> str | None:
+    """Known here, so that a fault names the option and not the field of the API."""
+    if text is not None:
+        try:
+            parse_duration(text)
+        except ValueError as error:
+            raise typer.BadParameter(f"{error}.") from error
+    return text
+
+
 Why = Annotated[str, typer.Option("--reason", help="Why; it is audited.", show_default=False)]
 
 
@@ -68,7 +81,9 @@ def pin(
             "--block-length", min=0, max=MAX_BLOCK_LENGTH, help="Tokens proposed in a cycle.", show_default=False
         ),
     ],
-    duration: Annotated[str, typer.Option("--for", help="How long, e.g. 2h, 30m, 90s.", show_default=False)],
+    duration: Annotated[
+        str, typer.Option("--for", help="How long, e.g. 2h, 30m, 90s.", show_default=False, callback=_known_duration)
+    ],
     reason: Why,
     exempt_from_switchback: Annotated[
         bool, typer.Option("--exempt-from-switchback", help="Hold it in plain windows too.")
@@ -106,7 +121,10 @@ def off(
     route: OptionalRoute = None,
     every: All = False,
     duration: Annotated[
-        str | None, typer.Option("--for", help="How long, e.g. 2h; without it until `on`.", show_default=False)
+        str | None,
+        typer.Option(
+            "--for", help="How long, e.g. 2h; without it until `on`.", show_default=False, callback=_known_duration
+        ),
     ] = None,
     server: Server = DEFAULT_SERVER,
     token: Token = None,
@@ -143,12 +161,14 @@ def load(
 
 def unload(
     drafter: Annotated[str, typer.Argument(help="Its name; `paceline status` lists them.", show_default=False)],
+    reason: Why,
     server: Server = DEFAULT_SERVER,
     token: Token = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Let a running server's drafter go; what still runs with it goes on plain."""
-    _show(AdminClient(server, token).delete("drafters", drafter), output, tables.print_drafters)
+    found = AdminClient(server, token).delete("drafters", drafter, query={"reason": reason})
+    _show(found, output, tables.print_drafters)
 
 
 def _one(route: str | None, every: bool) -> str:

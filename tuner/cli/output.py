@@ -1,16 +1,20 @@
 """What commands print: a table for people, JSON or YAML for programs, colours only on a terminal."""
 
 import json
+import re
 import sys
+import textwrap
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import IO, Annotated, Any, cast
 
 import typer
 import yaml
 from rich.console import Console
+from rich.table import Table
 
 PLAIN_WIDTH = 160
 """Columns where there is no terminal to ask, so that tables in logs and pipes are not cut."""
+_UNLIMITED = 10_000
 
 
 class Format(StrEnum):
@@ -22,10 +26,51 @@ class Format(StrEnum):
 Output = Annotated[Format, typer.Option("--output", "-o", help="How to print.")]
 
 
+class _Unpadded:
+    """A file or a pipe that gets no blanks at the ends of its lines, with which rich fills them up."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(re.sub(r"[ \t]+(?=\n|$)", "", text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 def make_console() -> Console:
     """Standard output. What users wrote is shown as it is, never as markup."""
-    width = None if sys.stdout.isatty() else PLAIN_WIDTH
-    return Console(width=width, markup=False, highlight=False, soft_wrap=width is not None)
+    if sys.stdout.isatty():
+        return Console(markup=False, highlight=False)
+    return Console(file=unpadded(sys.stdout), width=PLAIN_WIDTH, markup=False, highlight=False, soft_wrap=True)
+
+
+def unpadded(stream: IO[str]) -> IO[str]:
+    """`stream`, without the blanks at the ends of lines."""
+    return cast(IO[str], _Unpadded(stream))
+
+
+def print_table(console: Console, table: Table) -> None:
+    """`table` where the console has room for its cells as they are, else each row as a paragraph that folds at blanks.
+
+    A row's first cell names it.
+    """
+    if console.measure(table, options=console.options.update_width(_UNLIMITED)).maximum <= console.width:
+        console.print(table)
+        return
+    headings = [str(column.header) for column in table.columns]
+    if table.title:
+        _print_paragraph(console, str(table.title))
+    for cells in zip(*(column.cells for column in table.columns), strict=True):
+        named = [f"{heading} {cell}" for heading, cell in zip(headings[1:], cells[1:], strict=True) if cell]
+        _print_paragraph(console, f"{cells[0]}: {'; '.join(named)}")
+
+
+def _print_paragraph(console: Console, text: str) -> None:
+    lines = textwrap.wrap(text, console.width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
 
 def print_data(data: Any, output: Format) -> None:

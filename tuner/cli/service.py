@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tuner.bench.options import SCENARIOS, BenchOptions
 from tuner.cli.failures import CommandError
-from tuner.cli.output import PLAIN_WIDTH, Format, Output, make_console, print_data
+from tuner.cli.output import PLAIN_WIDTH, Format, Output, make_console, print_data, unpadded
 from tuner.cli.tables import print_settings
 from tuner.settings_loader import CONFIG_VARIABLE, load_settings
 
@@ -132,7 +132,7 @@ def fetch() -> None:
     with starting():
         from tuner import root
 
-        typer.echo(root.fetch_model(Console(stderr=True)))
+        typer.echo(root.fetch_model(run_console(stderr=True)))
 
 
 def show(
@@ -153,7 +153,9 @@ def show(
 def run_console(*, stderr: bool = False) -> Console:
     """For what runs a while: colours on a terminal, and elsewhere lines that are not cut."""
     stream = sys.stderr if stderr else sys.stdout
-    return Console(stderr=stderr, log_path=False, width=None if stream.isatty() else PLAIN_WIDTH)
+    if stream.isatty():
+        return Console(stderr=stderr, log_path=False)
+    return Console(file=unpadded(stream), log_path=False, width=PLAIN_WIDTH)
 
 
 @contextmanager

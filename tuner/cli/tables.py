@@ -9,9 +9,7 @@ from rich.table import Table
 
 from policies.types import ANY_LOAD
 from tuner.api.durations import describe_duration
-
-TABLE_WIDTH = 120
-"""Columns below which the cells of the contexts' table would fold: then each context is a few lines."""
+from tuner.cli.output import print_table
 
 
 def print_status(console: Console, status: Mapping[str, Any], policies: Sequence[Mapping[str, Any]]) -> None:
@@ -39,17 +37,10 @@ def print_status(console: Console, status: Mapping[str, Any], policies: Sequence
     if not policies:
         console.print("No traffic yet: send requests, then look again.")
         return
-    if console.width < TABLE_WIDTH:
-        for policy in policies:
-            console.print(f"{policy['route']}/{policy['language']}: {policy['state']} ({policy['reason']})")
-            console.print(f"  {policy['drafter']}, K by load {_schedule(policy['schedule'])}")
-            console.print(f"  speedup {_speedup(policy)}, requests {policy['requests']}")
-        return
-    table = Table("route", "language", "state", "drafter", "K by load", "speedup (95 %)", "requests", "reason")
+    table = Table("context", "state", "drafter", "K by load", "speedup (95 %)", "requests", "reason")
     for policy in policies:
         table.add_row(
-            policy["route"],
-            policy["language"],
+            f"{policy['route']}/{policy['language']}",
             policy["state"],
             policy["drafter"],
             _schedule(policy["schedule"]),
@@ -57,7 +48,7 @@ def print_status(console: Console, status: Mapping[str, Any], policies: Sequence
             str(policy["requests"]),
             policy["reason"],
         )
-    console.print(table)
+    print_table(console, table)
 
 
 def print_explanation(console: Console, view: Mapping[str, Any]) -> None:
@@ -151,7 +142,7 @@ def print_settings(console: Console, rows: Sequence[tuple[str, Any, str]], *, or
     table = Table("setting", "value", *(["origin"] if origin else []))
     for name, value, came_from in rows:
         table.add_row(name, "" if value is None else str(value), *([came_from] if origin else []))
-    console.print(table)
+    print_table(console, table)
 
 
 def _route(route: str) -> str:

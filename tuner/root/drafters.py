@@ -38,7 +38,7 @@ def train_drafter(settings: Settings, asked: TrainingRequest, progress: Callable
     target = model_folder(settings)
     options = TrainingOptions(
         target_path=target,
-        kind=DrafterKind(asked.kind.replace("-", "_")),
+        kind=DrafterKind(asked.kind),
         name=asked.name,
         output_folder=asked.output or added_folder(),
         work_folder=asked.work or cache_folder() / "training" / target.name,
