@@ -13,6 +13,7 @@ from math import isnan
 from engine.blocks import BLOCK_TOKENS
 from engine.drafter import SILENT, Proposal
 from engine.drafter_plan import CATCH_UP_TOKENS
+from engine.faults import log_fault
 from engine.request import RunningSequence
 from kernels.native_draft import Drafted, DraftPart, NativeDraft
 
@@ -23,10 +24,14 @@ CONFIDENCE_EDGES = (0.3, 0.5, 0.7, 0.85, 0.95)
 """Confidences of the first token from which on a proposal is in bucket 2, 3 and so on."""
 
 
+class NoNumbersError(ArithmeticError):
+    """A drafter's logits are NaN or infinite, as those of damaged weights are."""
+
+
 class _Progress:
     """How far the drafter's cache follows one sequence."""
 
-    __slots__ = ("blocks", "drafted", "drafted_at", "valid")
+    __slots__ = ("blocks", "broken", "drafted", "drafted_at", "valid")
 
     def __init__(self) -> None:
         self.valid = 0
@@ -36,6 +41,8 @@ class _Progress:
         self.drafted: tuple[int, ...] = ()
         """Drafts that the drafter itself read, from position `drafted_at` on."""
         self.drafted_at = 0
+        self.broken = False
+        """Its logits were no numbers: nothing is drafted for this sequence any more."""
 
 
 class LearnedDrafter:
@@ -74,6 +81,7 @@ class LearnedDrafter:
         self._reads_features = reads_features
         self._stop = stop
         self._progress: dict[int, _Progress] = {}
+        self._told = False
 
     def propose(self, sequences: Sequence[RunningSequence], lengths: Sequence[int]) -> list[Proposal]:
         proposals = [SILENT] * len(sequences)
@@ -88,6 +96,8 @@ class LearnedDrafter:
             if length < 1 or budget < 1:
                 continue
             progress = self._progress.setdefault(sequence.key, _Progress())
+            if progress.broken:
+                continue
             start = self._valid(progress, sequence)
             count = min(text - start, budget)
             budget -= count
@@ -113,9 +123,10 @@ class LearnedDrafter:
             progress.drafted = drafted.tokens[:-1]
             progress.drafted_at = progress.valid
             proposals[place] = proposal_of(drafted)
-            if isnan(drafted.confidences[0]):
-                # What the target's features were is no number, and neither is what was made of them.
-                progress.valid = 0
+            progress.broken = isnan(drafted.confidences[0])
+            if progress.broken and not self._told:
+                self._told = True
+                log_fault(f"drafting with {self.name}, which is silent for sequences like this one,", NoNumbersError())
         return proposals
 
     def observe(self, sequence: RunningSequence, emitted: Sequence[int]) -> None:

@@ -106,8 +106,8 @@ class Drafted:
 
     tokens: tuple[int, ...]
     confidences: tuple[float, ...]
-    """Of each token, see draft_choice.h; without any, that of the first position: NaN where its logits are no numbers,
-    0.0 where nothing was asked for."""
+    """Of each token, see draft_choice.h; without any, that of the first position: NaN where its logits are not all
+    finite, 0.0 where nothing was asked for."""
     draft_probs: tuple[DraftProbs, ...] | None
     """Where the tokens were drawn with noise of the drafter's own."""
 

@@ -14,12 +14,22 @@ typedef struct {
     float score; /* (logit - largest) / temperature */
 } Candidate;
 
+/* The largest value and the first place where it is; NaN where any of them is NaN or infinite. */
 static float largest_of(const float *values, int count, int *where) {
-    Floats most = spread(-INFINITY);
+    Floats most = spread(-INFINITY), zeros = spread(0.0f); /* 0 times what is no finite number is NaN */
     int i = 0;
-    for (; i + LANES <= count; i += LANES) most = larger(most, load(values + i));
-    float largest = lanes_largest(most);
-    for (; i < count; i++) largest = values[i] > largest ? values[i] : largest;
+    for (; i + LANES <= count; i += LANES) {
+        const Floats some = load(values + i);
+        most = larger(most, some);
+        zeros += some * 0.0f;
+    }
+    float largest = lanes_largest(most), zero = lanes_sum(zeros);
+    for (; i < count; i++) {
+        largest = values[i] > largest ? values[i] : largest;
+        zero += values[i] * 0.0f;
+    }
+    *where = 0;
+    if (isnan(zero)) return NAN;
     for (i = 0; i < count - 1 && values[i] != largest; i++) {
     }
     *where = i;
@@ -92,9 +102,11 @@ static int truncate(const DraftSampling *sampling, Candidate *candidates, int co
 DraftChoice choose_draft(const DraftSampling *sampling, int step, const float *logits, int outputs,
                          const int32_t *token_ids, int32_t *token_out, float *prob_out) {
     int best;
-    const float largest = largest_of(logits, outputs, &best), mass = mass_of(logits, outputs, largest, 1.0f);
+    const float largest = largest_of(logits, outputs, &best);
+    if (isnan(largest)) return (DraftChoice){token_ids ? token_ids[0] : 0, NAN, 0};
+    const float mass = mass_of(logits, outputs, largest, 1.0f);
     const DraftChoice greedy = {token_ids ? token_ids[best] : best, 1.0f / mass, 0};
-    if (sampling->temperature < GREEDY_TEMPERATURE || !isfinite(largest)) return greedy;
+    if (sampling->temperature < GREEDY_TEMPERATURE) return greedy;
     const float scale = 1.0f / sampling->temperature;
     float depth = DEPTH;
     if (sampling->min_p > 0.0f && -logf(sampling->min_p) < depth) depth = -logf(sampling->min_p);

@@ -30,7 +30,8 @@ typedef struct {
  * temperature + noise); its confidence is its share in the softmax of logit + temperature * noise, which becomes the
  * greedy one as the temperature falls. Own noise: a draw from draft_probs, whose candidates are left in `token_out` and
  * `prob_out` [CANDIDATES] in rising order of outputs; the confidence is their largest probability, known before the
- * draw. Only outputs that are likely enough to matter are candidates: the drafter may draw from what it likes. */
+ * draw. Only outputs that are likely enough to matter are candidates: the drafter may draw from what it likes.
+ * Where any logit is NaN or infinite, the confidence is NaN and the token means nothing. */
 DraftChoice choose_draft(const DraftSampling *sampling, int step, const float *logits, int outputs,
                          const int32_t *token_ids, int32_t *token_out, float *prob_out);
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from engine.blocks import BLOCK_TOKENS, Blocks
 from engine.decoder import Decoder
 from engine.drafter import Proposal
-from engine.drafter_files import DrafterError, DrafterKind
+from engine.drafter_files import WEIGHTS, DrafterError, DrafterKind
 from engine.drafter_plan import DraftedTarget
 from engine.drafter_set import DrafterSet
 from engine.loop import EngineLoop
@@ -296,3 +296,28 @@ def test_a_drafter_that_fails_costs_drafts_and_no_text(
     assert engine.run([*messages[:5], *requests("ngram", 4)[5:]]) == plain
     assert "drafting with twin" in caplog.text
     assert {item.drafter for item in engine.blocks_verified} <= {"ngram"}
+
+
+@pytest.mark.parametrize("kind", DrafterKind)
+@pytest.mark.parametrize("verifier", [Verifier.COUPLED, Verifier.REJECTION])
+def test_a_drafter_of_damaged_weights_proposes_nothing_and_costs_no_text(
+    kind: DrafterKind,
+    verifier: Verifier,
+    decoder: Decoder,
+    tiny_model: Path,
+    plain: dict[int, list[int]],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    folder = make_tiny_drafter(tmp_path / "damaged", tiny_model, kind, outputs=192)
+    tensors = load_file(folder / WEIGHTS)
+    tensors["layers.0.mlp.down_proj.weight"][3, 5] = torch.nan
+    save_file(tensors, folder / WEIGHTS)
+    engine = Engine(decoder, tiny_model, [str(folder)])
+    found = engine.run(requests("damaged", 4, verifier))
+    if verifier is Verifier.COUPLED:
+        assert found == plain
+    else:
+        assert found == Engine(decoder, tiny_model, []).run(requests(PLAIN, 0, verifier))
+    assert not [item for stats in engine.delivered.stats for item in stats.sequences if item.proposed]
+    assert caplog.text.count("drafting with damaged") == 1

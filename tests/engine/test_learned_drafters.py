@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from engine.blocks import BLOCK_TOKENS
@@ -33,6 +34,8 @@ BLOCKS = 40
 CONTEXT = 256
 KINDS = tuple(DrafterKind)
 GREEDY = Sampling(temperature=0.0)
+POISON = 333
+"""A token that no text holds unless a test puts it there."""
 
 
 @pytest.fixture(scope="module")
@@ -313,21 +316,50 @@ def test_the_target_as_its_own_draft_model_is_always_right(target: Decoder, tiny
     "sampling", [GREEDY, Sampling(temperature=1.0), Sampling(temperature=1.0, verifier=Verifier.BLOCK)]
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_numbers_that_are_none_do_not_stay_in_its_cache(
-    kind: DrafterKind, sampling: Sampling, tiny_model: Path, native: NativeThreads, folders: dict[DrafterKind, Path]
+def test_logits_that_are_no_numbers_silence_it_for_their_sequence_alone(
+    kind: DrafterKind,
+    sampling: Sampling,
+    tiny_model: Path,
+    native: NativeThreads,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     target = load_decoder(tiny_model, "float32", blocks=BLOCKS, capacity=CONTEXT, features=True, native=native)
-    drafter = load(folders[kind], target)
-    sequence = running(target, random_tokens(384, 20), sampling=sampling)
-    expected = drafter.propose([sequence], [5])[0]
-    drafter.release(1)
-    poison = torch.full((384 + 64, 64), float("nan"))
-    target.model.embedding = poison.data_ptr()
-    assert drafter.propose([sequence], [5]) == [SILENT]
-    target.model.embedding = None
-    again = drafter.propose([sequence], [5])[0]
-    assert (again.tokens, again.confidence) == (expected.tokens, expected.confidence)
-    assert len(again.tokens) == 5
+    # Outputs that fill the lanes of a vector, and outputs that do not, take different paths in C.
+    for outputs in (192, 200):
+        folder = make_tiny_drafter(tmp_path / f"{kind.value}-{outputs}", tiny_model, kind, outputs=outputs)
+        drafter = load(folder, target)
+        texts = [[token % 300 for token in random_tokens(384, 20, seed=seed)] for seed in range(3)]
+        texts[1][7] = POISON
+        tables = [[0, 1], [2, 3], [4, 5]]
+        sequences = [
+            running(target, text, key=key, blocks=table, sampling=sampling)
+            for key, (text, table) in enumerate(zip(texts, tables, strict=True))
+        ]
+        expected = drafter.propose(sequences, [5, 5, 5])
+        for key in range(3):
+            drafter.release(key)
+        poisoned = load_file(tiny_model / "model.safetensors")["model.embed_tokens.weight"].clone()
+        poisoned[POISON] = torch.nan
+        target.model.embedding = poisoned.data_ptr()
+        caplog.clear()
+        for _ in range(2):
+            found = drafter.propose(sequences, [5, 5, 5])
+            assert found[1] == SILENT
+            for place in (0, 2):
+                assert (found[place].tokens, found[place].confidence) == (
+                    expected[place].tokens,
+                    expected[place].confidence,
+                )
+        [record] = caplog.records
+        assert f"drafting with {folder.name}" in record.getMessage()
+        assert "NoNumbersError" in record.getMessage()
+        target.model.embedding = None
+        assert drafter.propose([sequences[1]], [5]) == [SILENT], "this sequence's cache is no more looked at"
+        drafter.release(1)
+        again = drafter.propose([sequences[1]], [5])[0]
+        assert (again.tokens, again.confidence) == (expected[1].tokens, expected[1].confidence)
+        assert len(again.tokens) == 5
 
 
 def test_confidence_is_the_bucket_of_the_first_probability() -> None:

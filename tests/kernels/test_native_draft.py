@@ -197,12 +197,20 @@ def test_any_row_gives_a_token_of_its_own_with_a_confidence_from_0_to_1(
 
 
 @pytest.mark.parametrize("damage", [math.nan, math.inf, -math.inf])
-def test_logits_that_are_no_numbers_end_in_some_token_and_never_in_a_crash(damage: float) -> None:
+@pytest.mark.parametrize("size", [1, 16, 300, 304])
+def test_one_logit_that_is_no_number_gives_no_confidence(damage: float, size: int) -> None:
     for verifier in (Verifier.COUPLED, Verifier.REJECTION):
-        choice, _, _ = native_choice(
-            np.full(300, damage, dtype=np.float32), Sampling(temperature=1.0, verifier=verifier), 0, 0
-        )
-        assert 0 <= choice.token < 300
+        for temperature in (0.0, 1.0):
+            sampling = Sampling(temperature=temperature, verifier=verifier)
+            for place in {0, size // 2, size - 1}:
+                logits = random_logits(place, size)
+                assert native_choice(logits, sampling, 0, 0)[0].confidence > 0.0
+                logits[place] = damage
+                choice, _, _ = native_choice(logits, sampling, 0, 0)
+                assert math.isnan(choice.confidence)
+                assert choice.candidates == 0
+            choice, _, _ = native_choice(np.full(size, damage, dtype=np.float32), sampling, 0, 0)
+            assert math.isnan(choice.confidence)
 
 
 def test_the_structures_are_as_large_as_in_c() -> None:
