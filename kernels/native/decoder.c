@@ -147,6 +147,13 @@ static void place_rows(void *argument, int first, int last, int worker) {
     }
 }
 
+/* The product after the last one of layer `index`. */
+static Upcoming after(const Model *model, int index, int qkv_width) {
+    if (index + 1 < model->layer_count)
+        return (Upcoming){model->layers[index + 1].qkv, model->hidden, qkv_width / LANES};
+    return (Upcoming){model->head, model->hidden, (model->vocabulary + LANES - 1) / LANES};
+}
+
 int run_layers(const Model *model, Threads *threads, Workspace *workspace, const Pass *pass, float *hidden) {
     if (reserve(workspace, model, threads, pass->rows)) return -1;
     const int rows = pass->rows, query_width = model->heads * model->head_dim;
@@ -169,6 +176,7 @@ int run_layers(const Model *model, Threads *threads, Workspace *workspace, const
     };
     for (int index = 0; index < model->layer_count; index++) {
         const Layer *layer = &model->layers[index];
+        const Upcoming gate_up = {layer->gate_up, model->hidden, 2 * model->feed_forward / LANES};
         attended.window = layer->window;
         attended.keys = layer->keys;
         attended.values = layer->values;
@@ -176,21 +184,24 @@ int run_layers(const Model *model, Threads *threads, Workspace *workspace, const
             norm_row(model->element, hidden + (long)row * model->hidden, layer->attention_norm, model->norm_epsilon,
                      model->hidden, (char *)workspace->normed + row * normed_bytes);
         product(threads, &(Product){model->element, rows, model->hidden, qkv_width / LANES, layer->qkv, layer->qkv_bias,
-                                    workspace->normed, workspace->qkv, qkv_width, END_STORE});
+                                    workspace->normed, workspace->qkv, qkv_width, END_STORE,
+                                    {layer->attention_out, query_width, model->hidden / LANES}});
         begin_blocks(&attended);
         Place place = {model, layer, &attended, workspace};
         threads_run(threads, place_rows, &place, rows, 2);
         attention(threads, &attended, workspace->scratch, workspace->scratch_bytes);
         product(threads, &(Product){model->element, rows, query_width, model->hidden / LANES, layer->attention_out,
-                                    layer->attention_out_bias, workspace->mixed, hidden, model->hidden, END_ADD});
+                                    layer->attention_out_bias, workspace->mixed, hidden, model->hidden, END_ADD,
+                                    gate_up});
         for (int row = 0; row < rows; row++)
             norm_row(model->element, hidden + (long)row * model->hidden, layer->feed_forward_norm, model->norm_epsilon,
                      model->hidden, (char *)workspace->normed + row * normed_bytes);
         product(threads, &(Product){model->element, rows, model->hidden, 2 * model->feed_forward / LANES, layer->gate_up,
                                     layer->gate_up_bias, workspace->normed, workspace->gated, model->feed_forward,
-                                    END_GATED});
+                                    END_GATED, {layer->down, model->feed_forward, model->hidden / LANES}});
         product(threads, &(Product){model->element, rows, model->feed_forward, model->hidden / LANES, layer->down,
-                                    layer->down_bias, workspace->gated, hidden, model->hidden, END_ADD});
+                                    layer->down_bias, workspace->gated, hidden, model->hidden, END_ADD,
+                                    after(model, index, qkv_width)});
     }
     return 0;
 }
@@ -247,16 +258,19 @@ int linear_layers(const Model *model, Threads *threads, Workspace *workspace, in
     memset(workspace->mixed, 0, (size_t)rows * (size_t)query_width * (size_t)model->element / 8);
     for (int index = 0; index < model->layer_count; index++) {
         const Layer *layer = &model->layers[index];
+        const Upcoming gate_up = {layer->gate_up, model->hidden, 2 * model->feed_forward / LANES};
         product(threads, &(Product){model->element, rows, model->hidden, qkv_width / LANES, layer->qkv, layer->qkv_bias,
-                                    workspace->normed, workspace->qkv, qkv_width, END_STORE});
+                                    workspace->normed, workspace->qkv, qkv_width, END_STORE,
+                                    {layer->attention_out, query_width, model->hidden / LANES}});
         product(threads, &(Product){model->element, rows, query_width, model->hidden / LANES, layer->attention_out,
                                     layer->attention_out_bias, workspace->mixed, workspace->hidden, model->hidden,
-                                    END_STORE});
+                                    END_STORE, gate_up});
         product(threads, &(Product){model->element, rows, model->hidden, 2 * model->feed_forward / LANES, layer->gate_up,
                                     layer->gate_up_bias, workspace->normed, workspace->gated, model->feed_forward,
-                                    END_GATED});
+                                    END_GATED, {layer->down, model->feed_forward, model->hidden / LANES}});
         product(threads, &(Product){model->element, rows, model->feed_forward, model->hidden / LANES, layer->down,
-                                    layer->down_bias, workspace->gated, workspace->hidden, model->hidden, END_STORE});
+                                    layer->down_bias, workspace->gated, workspace->hidden, model->hidden, END_STORE,
+                                    after(model, index, qkv_width)});
     }
     product(threads, &(Product){model->element, rows, model->hidden, strips, model->head, NULL, workspace->normed, logits,
                                 (long)strips * LANES, END_STORE});

@@ -20,6 +20,12 @@ enum { BFLOAT16 = 16, FLOAT32 = 32 };
  * silu(gate) * up stored as the input of the next product. */
 enum { END_STORE, END_ADD, END_GATED };
 
+/* Packed weights of a product to come. */
+typedef struct {
+    const void *weights;
+    int inputs, strips;
+} Upcoming;
+
 typedef struct {
     int element;
     int rows;
@@ -31,6 +37,7 @@ typedef struct {
     void *out;         /* [rows, stride] float32, or elements for END_GATED */
     long stride;
     int end;
+    Upcoming next; /* asked for while the last strips are computed; none where its weights are NULL */
 } Product;
 
 typedef struct {

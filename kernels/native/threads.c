@@ -8,8 +8,16 @@
  * Between two cycles nobody spins. */
 #define LOOKS 20000
 
+/* The items that one thread does first; padded, so that two threads do not share a cache line. */
+typedef struct {
+    atomic_int next;
+    int last;
+    char padding[120];
+} Share;
+
 struct Threads {
     int count;
+    Share *shares;
     pthread_t *workers;
     pthread_mutex_t mutex;
     pthread_cond_t wake;
@@ -18,8 +26,7 @@ struct Threads {
     atomic_int sleeping;
     Work work;
     void *argument;
-    int items, grain;
-    atomic_int next;
+    int grain;
     atomic_int open;   /* a worker may join the round: one that wakes too late is not waited for */
     atomic_int active; /* workers that are looking whether it is open, or have joined */
 };
@@ -38,11 +45,13 @@ static inline void relax(void) {
 }
 
 static void take_items(Threads *threads, int worker) {
-    for (;;) {
-        int first = atomic_fetch_add(&threads->next, threads->grain);
-        if (first >= threads->items) return;
-        int last = first + threads->grain;
-        threads->work(threads->argument, first, last < threads->items ? last : threads->items, worker);
+    for (int turn = 0; turn < threads->count; turn++) {
+        Share *share = &threads->shares[(worker + turn) % threads->count];
+        for (;;) {
+            const int first = atomic_fetch_add(&share->next, threads->grain), last = first + threads->grain;
+            if (first >= share->last) break;
+            threads->work(threads->argument, first, last < share->last ? last : share->last, worker);
+        }
     }
 }
 
@@ -85,7 +94,10 @@ Threads *threads_create(int count) {
     Threads *threads = calloc(1, sizeof(Threads));
     if (!threads) return NULL;
     threads->workers = calloc((size_t)count, sizeof(pthread_t));
-    if (!threads->workers) {
+    threads->shares = calloc((size_t)count, sizeof(Share));
+    if (!threads->workers || !threads->shares) {
+        free(threads->workers);
+        free(threads->shares);
         free(threads);
         return NULL;
     }
@@ -116,10 +128,15 @@ void threads_destroy(Threads *threads) {
     pthread_cond_destroy(&threads->wake);
     pthread_mutex_destroy(&threads->mutex);
     free(threads->workers);
+    free(threads->shares);
     free(threads);
 }
 
 int threads_count(const Threads *threads) { return threads->count; }
+
+int threads_share(const Threads *threads, int items, int worker) {
+    return (int)((long)items * worker / threads->count);
+}
 
 void threads_run(Threads *threads, Work work, void *argument, int items, int grain) {
     if (threads->count == 1 || items <= grain) {
@@ -128,9 +145,11 @@ void threads_run(Threads *threads, Work work, void *argument, int items, int gra
     }
     threads->work = work;
     threads->argument = argument;
-    threads->items = items;
     threads->grain = grain;
-    atomic_store(&threads->next, 0);
+    for (int worker = 0; worker < threads->count; worker++) {
+        threads->shares[worker].last = threads_share(threads, items, worker + 1);
+        atomic_store(&threads->shares[worker].next, threads_share(threads, items, worker));
+    }
     atomic_store(&threads->open, 1);
     begin_round(threads);
     take_items(threads, 0);
