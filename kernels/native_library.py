@@ -6,6 +6,7 @@ anew.
 """
 
 import ctypes
+import fcntl
 import hashlib
 import importlib.util
 import os
@@ -14,7 +15,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from ctypes import POINTER, Structure, c_float, c_int, c_long, c_void_p
 from pathlib import Path
 
@@ -23,6 +23,10 @@ FLAGS = ("-std=gnu11", "-O2", "-ffp-contract=fast", "-fno-math-errno", "-Wno-psa
 BFLOAT16, FLOAT32 = 16, 32
 LANES = 16
 """Widths of a model must be multiples of this: the kernels work on so many float32 at a time."""
+
+
+_UNFINISHED = ".unfinished"
+_REMEDY = "name another C compiler in CC"
 
 
 class NativeError(Exception):
@@ -113,28 +117,33 @@ def load_library(cache: Path) -> ctypes.CDLL:
     sources = sorted(SOURCES.glob("*.c"))
     flags = (*FLAGS, "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native")
     parts = [file.read_bytes() for file in sorted(SOURCES.iterdir()) if file.suffix in (".c", ".h", ".inc")]
-    parts += [" ".join((*compiler, *flags)).encode(), _version(compiler), _processor()]
+    parts += [os.fsencode(" ".join((*compiler, *flags))), _version(compiler), _processor()]
     name = hashlib.sha256(b"\0".join(parts)).hexdigest()[:24]
     library = cache / f"kernels-{name}.so"
     if not library.is_file():
-        _compile([*compiler, *flags, *map(str, sources), "-lm"], library)
+        _compile(compiler, [*flags, *map(str, sources), "-lm"], library)
     try:
         loaded = ctypes.CDLL(str(library))
-    except OSError as error:
+        for function, (result, arguments) in _SIGNATURES.items():
+            entry = getattr(loaded, function)
+            entry.restype = result
+            entry.argtypes = arguments
+    except (OSError, AttributeError) as error:
         raise NativeError(
             f"the compiled kernels cannot be loaded ({error}); delete {library} and start again"
         ) from error
-    for function, (result, arguments) in _SIGNATURES.items():
-        entry = getattr(loaded, function)
-        entry.restype = result
-        entry.argtypes = arguments
     return loaded
 
 
 def _compiler() -> list[str]:
     named = os.environ.get("CC")
     if named:
-        command = shlex.split(named)
+        try:
+            command = shlex.split(named)
+        except ValueError as error:
+            raise NativeError(
+                f"CC is {named!r}, which cannot be read ({error}); name a C compiler, or unset it"
+            ) from error
         if not command or shutil.which(command[0]) is None:
             raise NativeError(f"CC is {named!r}, which is no command here; name a C compiler, or unset it")
         return command
@@ -146,13 +155,17 @@ def _compiler() -> list[str]:
     raise NativeError("no C compiler was found for the CPU kernels; install gcc or clang, or `pip install ziglang`")
 
 
+def _named(compiler: list[str]) -> str:
+    """A compiler, for a message that goes on with what is wrong with it."""
+    named = os.environ.get("CC")
+    return f"CC is {named!r}" if named else f"the C compiler is {shlex.join(compiler)}"
+
+
 def _version(compiler: list[str]) -> bytes:
     try:
         return subprocess.run([*compiler, "--version"], capture_output=True, check=True, timeout=120).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        raise NativeError(
-            f"the C compiler {' '.join(compiler)} does not answer ({error}); name another in CC"
-        ) from error
+        raise NativeError(f"{_named(compiler)}, which does not answer ({error}); {_REMEDY}") from error
 
 
 def _processor() -> bytes:
@@ -165,18 +178,39 @@ def _processor() -> bytes:
     return "\n".join(sorted({line for line in lines if line.startswith(wanted)})).encode()
 
 
-def _compile(command: list[str], library: Path) -> None:
-    library.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-        made = Path(folder) / library.name
-        try:
-            done = subprocess.run([*command, "-o", str(made)], capture_output=True, text=True, timeout=600)
-        except (OSError, subprocess.SubprocessError) as error:
-            raise NativeError(f"the C compiler failed ({error}); name another in CC") from error
-        if done.returncode != 0:
-            first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])
-            raise NativeError(
-                f"the CPU kernels do not compile with {command[0]} ({first}); name another compiler in CC"
-            )
-        # Whole or not at all: another process may be starting as well.
-        made.replace(library)
+def _compile(compiler: list[str], arguments: list[str], library: Path) -> None:
+    """Make `library`, whole or not at all; of several processes that start together one compiles."""
+    folder = library.parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            for leftover in folder.glob(f"*{_UNFINISHED}"):  # of one that was killed: nobody else has the lock
+                leftover.unlink()
+            if not library.is_file():
+                _run(compiler, arguments, library)
+    except OSError as error:
+        raise NativeError(
+            f"the compiled kernels cannot be written into {folder} ({error}); make it a folder with room that can be "
+            "written"
+        ) from error
+
+
+def _run(compiler: list[str], arguments: list[str], library: Path) -> None:
+    # A name of its own: the compiler of one that was killed may still be writing.
+    made = library.with_suffix(f".{os.getpid()}{_UNFINISHED}")
+    try:
+        done = subprocess.run(
+            [*compiler, *arguments, "-o", str(made)], capture_output=True, text=True, errors="replace", timeout=600
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        made.unlink(missing_ok=True)
+        raise NativeError(f"{_named(compiler)}, which fails ({error}); {_REMEDY}") from error
+    if done.returncode != 0:
+        made.unlink(missing_ok=True)
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        first = next((line for line in lines if "error" in line), lines[0])
+        raise NativeError(f"{_named(compiler)}, which does not compile the CPU kernels ({first[:200]}); {_REMEDY}")
+    if not made.is_file():
+        raise NativeError(f"{_named(compiler)}, which makes no library; {_REMEDY}")
+    made.replace(library)
