@@ -29,12 +29,31 @@ class TrainingRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class TrainingPlace:
+    """Where a training keeps what it has so far."""
+
+    folder: Path
+    text_bytes: int
+    """What the text that is asked for takes there, with the model's hidden states."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingResult:
+    """A trained drafter."""
+
+    folder: Path
+    held_out: tuple[float, ...]
+    """S_1..S_8 on held-out text; empty where there was none."""
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingStep:
     """How far it is."""
 
     phase: str
     done: int
     total: int
+    """0 where it is not known."""
     tokens_per_second: float
     first_survival: float | None
     """S_1: a running estimate while it trains, that of the held-out text at the end."""

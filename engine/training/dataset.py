@@ -12,6 +12,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+FILE_KIND = "file"
+"""Of text that a user gave; every other kind the target has written."""
 HELD_OUT_SHARE = 0.02
 """Share of the prompts that are kept for the acceptance curve."""
 
@@ -79,6 +81,16 @@ def read_shard(path: Path) -> list[TextSequence]:
         )
         begin = end
     return sequences
+
+
+def written_tokens(folder: Path) -> int:
+    """Tokens that the target has written into the shards of `folder`, read off their headers."""
+    written = 0
+    for path in shard_paths(folder):
+        with safe_open(path, "pt") as shard:
+            described = json.loads(shard.metadata()["sequences"])
+        written += sum(each["tokens"] for each in described if each["kind"] != FILE_KIND)
+    return written
 
 
 def shard_paths(folder: Path) -> list[Path]:

@@ -21,7 +21,7 @@ from engine.training.dataset import Batch, TextSequence, batches, make_batch
 from engine.training.networks import Drafter
 from engine.training.soft_labels import soft_cross_entropy, target_labels
 
-_CHECKPOINT_SECONDS = 120.0
+_CHECKPOINT_SECONDS = 30.0
 _ORTHOGONAL_STEPS = 3
 """Newton-Schulz iterations of Muon: with its usual five they cost as much as a batch does."""
 

@@ -17,7 +17,7 @@ from engine.blocks import BLOCK_TOKENS
 from engine.decoder import Decoder
 from engine.rows import Rows
 from engine.training.chat_format import ChatFormat
-from engine.training.dataset import TextSequence, read_shard, shard_paths, write_shard
+from engine.training.dataset import FILE_KIND, TextSequence, shard_paths, write_shard, written_tokens
 from engine.training.exclusion import Exclusion
 from engine.training.prompts import TrainingPrompt
 
@@ -25,6 +25,8 @@ MAX_TOKENS = 640
 """Of a sequence, prompt and answers."""
 MAX_ANSWER, MAX_USER_TURN, MAX_PROMPT = 256, 140, 380
 SHARD_SEQUENCES = 200
+SHARD_SECONDS = 20.0
+"""A shard is written when it is full or so old: what a power cut can take."""
 _MIN_ANSWER = 4
 _LOOP_TOKENS, _LOOP_REPEATS, _LOOP_PERIOD = 24, 3, 32
 _TOP_K, _TOP_P = 64, 0.95
@@ -121,6 +123,12 @@ class _Conversation:
         else:
             self.finished = True
 
+    def break_off(self) -> None:
+        """End it where it is: what there is of an answer is as good as one that came to its longest."""
+        if not self.user_turn and not self.finished:
+            self.answers.append((self.turn_start, len(self.tokens)))
+        self.finished = True
+
     def sequence(self) -> TextSequence | None:
         """What was written, without what has not been through the target; None if there is no answer to speak of."""
         answers = tuple((start, min(stop, self.fed)) for start, stop in self.answers if start < self.fed)
@@ -156,14 +164,16 @@ class TextWriter:
     prompts: Iterator[TrainingPrompt]
     slots: int
     seed: int
+    _running: list[_Conversation] = field(default_factory=list, init=False)
 
     def sequences(self) -> Iterator[tuple[int, list[TextSequence]]]:
         """Without end: the rows of each pass, and the sequences that it finished."""
         generator = torch.Generator().manual_seed(self.seed)
         per_slot = -(-MAX_TOKENS // BLOCK_TOKENS)
         tables = [range(slot * per_slot, (slot + 1) * per_slot) for slot in range(self.slots)]
-        running = [self._begin() for _ in range(self.slots)]
+        self._running = [self._begin() for _ in range(self.slots)]
         while True:
+            running = self._running
             parts, due = [], []
             for each, blocks in zip(running, tables, strict=True):
                 last = each.fed == len(each.tokens) - 1
@@ -179,8 +189,14 @@ class TextWriter:
                 for each, token in zip(due, chosen, strict=True):
                     each.take(token, self.chat, self.exclusion)
             finished = [each.sequence() for each in running if each.finished]
-            running = [self._begin() if each.finished else each for each in running]
+            self._running = [self._begin() if each.finished else each for each in running]
             yield len(parts), [each for each in finished if each is not None]
+
+    def broken_off(self) -> list[TextSequence]:
+        """What the conversations that run have so far, for whoever stops here."""
+        for each in self._running:
+            each.break_off()
+        return [sequence for each in self._running if (sequence := each.sequence()) is not None]
 
     def _begin(self) -> _Conversation:
         while True:
@@ -197,21 +213,35 @@ def generate_text(
 ) -> None:
     """Write shards into `folder` until they hold `wanted_tokens`; those that lie there already count.
 
-    A stopped run loses the conversations that it had not finished; give the next one other prompts (`shard_seed`).
+    A run that is interrupted leaves a shard of what it has so far; give the next one other prompts (`shard_seed`).
     """
-    written = sum(len(each.tokens) for path in shard_paths(folder) for each in read_shard(path))
+    written = written_tokens(folder)
     waiting: list[TextSequence] = []
-    rows, begin = 0, time.monotonic()
-    passes = writer.sequences()
-    while written < wanted_tokens:
-        count, finished = next(passes)
-        rows += count
-        waiting += finished
-        written += sum(len(each.tokens) for each in finished)
-        if waiting and (len(waiting) >= SHARD_SEQUENCES or written >= wanted_tokens):
+
+    def store() -> None:
+        if waiting:
             write_shard(folder / f"text-{writer.seed:04d}-{len(shard_paths(folder)):05d}.safetensors", waiting)
-            waiting = []
-        progress(GenerationProgress(written, wanted_tokens, rows / (time.monotonic() - begin)))
+            waiting.clear()
+
+    rows, begin = 0, time.monotonic()
+    stored_at = begin
+    passes = writer.sequences()
+    try:
+        while written < wanted_tokens:
+            count, finished = next(passes)
+            rows += count
+            waiting += finished
+            written += sum(len(each.tokens) for each in finished)
+            now = time.monotonic()
+            if len(waiting) >= SHARD_SEQUENCES or now - stored_at >= SHARD_SECONDS:
+                store()
+                stored_at = now
+            progress(GenerationProgress(written, wanted_tokens, rows / (now - begin)))
+    except BaseException:
+        waiting += writer.broken_off()
+        raise
+    finally:
+        store()
 
 
 def shard_seed(seed: int, folder: Path) -> int:
@@ -238,7 +268,7 @@ def read_files(
                     tokens=torch.tensor(piece, dtype=torch.int32),
                     features=features[: len(piece)].clone(),
                     answers=((1, len(piece)),),
-                    kind="file",
+                    kind=FILE_KIND,
                     language="und",
                     temperature=1.0,
                 )

@@ -26,6 +26,7 @@ from engine.training.dataset import (
     read_shard,
     shard_paths,
     write_shard,
+    written_tokens,
 )
 from engine.training.distillation import DistillationProgress, DistillationSettings, distil
 from engine.training.drafter_export import TrainedDrafter, TrainingRecord, earlier_runs, export_drafter
@@ -54,8 +55,10 @@ _FILES_SHARD = "files.safetensors"
 
 
 class Phase(StrEnum):
+    LOAD = "load the model"
     GENERATE = "generate"
     READ_FILES = "read files"
+    PREPARE = "prepare the training"
     TRAIN = "train"
     MEASURE = "measure"
     DONE = "done"
@@ -96,7 +99,7 @@ class TrainingProgress:
     phase: Phase
     done: int
     total: int
-    """Tokens when generating and reading, steps when training, sequences when measuring."""
+    """Tokens when generating and reading, steps when training, sequences when measuring; 0 where it is not known."""
     tokens_per_second: float
     loss: float | None = None
     """Running cross entropy of the first position, when training."""
@@ -118,6 +121,7 @@ def train_drafter(options: TrainingOptions, progress: Callable[[TrainingProgress
     text_folder.mkdir(parents=True, exist_ok=True)
     _prepare_text(options, chat, text_folder, progress)
     paths = shard_paths(text_folder)
+    progress(TrainingProgress(Phase.PREPARE, 0, 0, 0.0))
     text = [each for path in paths for each in read_shard(path) if not options.kinds or each.kind in options.kinds]
     training = [each for each in text if not each.held_out]
     if not training:
@@ -173,9 +177,10 @@ def _prepare_text(
 
     files_shard = folder / _FILES_SHARD
     missing_files = bool(options.files) and not files_shard.is_file()
-    written = sum(len(each.tokens) for path in shard_paths(folder) for each in read_shard(path) if each.kind != "file")
+    written = written_tokens(folder)
     if written >= options.tokens and not missing_files:
         return
+    progress(TrainingProgress(Phase.LOAD, 0, 0, 0.0))
     blocks_per_slot = -(-MAX_TOKENS // BLOCK_TOKENS)
     decoder = load_decoder(
         options.target_path,

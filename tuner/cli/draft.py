@@ -1,5 +1,6 @@
 """``paceline draft``: the drafters that there are, and those that are added, tested, removed or trained."""
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -7,16 +8,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from tuner.bench.options import BenchOptions
 from tuner.cli.failures import USAGE, CommandError
 from tuner.cli.output import Format, Output, make_console, print_data, print_table
 from tuner.cli.service import Config, Model, given, listed, positive, run_console, starting
+from tuner.cli.training_view import training_view
 from tuner.settings import drafter_name
 from tuner.settings_loader import load_settings
-from tuner.training_request import TrainingRequest, TrainingStep
+from tuner.training_request import TrainingRequest
 from tuner.workload import load_workload
 
 
@@ -156,29 +157,29 @@ def train(
         command=f"paceline draft train {name} --kind {kind.value} --tokens {tokens} --epochs {epochs:g}",
     )
     console = run_console()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with _drafting():
         from tuner import root
 
         settings = root.prepared(settings, console)
         root.check_new_name(name)
-        with Progress(*columns, console=console) as progress:
-            tasks: dict[str, TaskID] = {}
-
-            def show(step: TrainingStep) -> None:
-                if step.phase not in tasks:
-                    tasks[step.phase] = progress.add_task(step.phase, total=step.total)
-                survival = "" if step.first_survival is None else f", S_1 {step.first_survival:.2f}"
-                rate = f", {step.tokens_per_second:.0f} tokens/s" if step.tokens_per_second else ""
-                progress.update(
-                    tasks[step.phase],
-                    completed=step.done,
-                    total=step.total,
-                    description=f"{step.phase}{rate}{survival}",
-                )
-
-            place = root.train_drafter(settings, asked, show)
-    typer.echo(f"Trained {name} in {place}: `paceline draft test {name}` measures it.")
+        place = root.training_place(settings, asked)
+        console.print(
+            f"Text and checkpoints are kept in {place.folder}, {place.text_bytes / 1e6:,.0f} MB in the end. The same "
+            "command goes on from there.",
+            soft_wrap=True,
+        )
+        try:
+            with training_view(console) as show:
+                made = root.train_drafter(settings, asked, show)
+        except KeyboardInterrupt as error:
+            raise CommandError(f"Stopped. What is done is in {place.folder}: the same command goes on.") from error
+    curve = ", ".join(f"{share:.2f}" for share in made.held_out) or "not measured, since no text was held out"
+    console.print(f"Trained {name}, which lies in {made.folder}.", soft_wrap=True)
+    console.print(f"S_1..S_8 on held-out text: {curve}")
+    of_model = f" --model {shlex.quote(model)}" if model else ""
+    of_config = f" --config {shlex.quote(str(config))}" if config else ""
+    follow = f"paceline draft add {shlex.quote(str(made.folder))}" if output_folder else f"paceline draft test {name}"
+    console.print(f"Next: {follow}{of_model}{of_config}", soft_wrap=True)
 
 
 @contextmanager

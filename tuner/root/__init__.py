@@ -6,7 +6,7 @@ It is the only part of this room that imports the engine.
 from engine.drafter_files import DrafterError
 from engine.drafter_shelf import check_new_name, remove_drafter
 from engine.floor import Floor
-from tuner.root.drafters import add_drafter, drafter_rows, train_drafter
+from tuner.root.drafters import add_drafter, drafter_rows, train_drafter, training_place
 from tuner.root.measuring import engine_start_phases, floor_of
 from tuner.root.model import fetch_model, model_folder, prepared
 from tuner.root.serve import START_ERRORS, running_service, serve
@@ -29,4 +29,5 @@ __all__ = [
     "running_service",
     "serve",
     "train_drafter",
+    "training_place",
 ]

@@ -9,10 +9,11 @@ from typing import Any
 from engine.drafter_files import added_folder
 from engine.drafter_shelf import add_drafter as engine_add_drafter
 from engine.drafter_shelf import shelf
+from engine.model_config import read_config
 from engine.model_fetch import cache_folder
 from tuner.root.model import model_folder
 from tuner.settings import Settings, SettingsError
-from tuner.training_request import TrainingRequest, TrainingStep
+from tuner.training_request import TrainingPlace, TrainingRequest, TrainingResult, TrainingStep
 
 
 def drafter_rows(settings: Settings) -> list[dict[str, Any]]:
@@ -25,8 +26,18 @@ def add_drafter(settings: Settings, folder: Path, name: str | None) -> Path:
     return engine_add_drafter(folder, model_folder(settings), name)
 
 
-def train_drafter(settings: Settings, asked: TrainingRequest, progress: Callable[[TrainingStep], None]) -> Path:
-    """Train a drafter for the configured model in this process, and take it over. Returns its folder.
+def training_place(settings: Settings, asked: TrainingRequest) -> TrainingPlace:
+    """Where the training of the configured model's drafters keeps text and checkpoints. Raises as `train_drafter`."""
+    target = model_folder(settings)
+    config = read_config(target)
+    token_bytes = 4 + 2 * config.hidden_size  # its id, and a hidden state in 16 bits
+    return TrainingPlace(asked.work or cache_folder() / "training" / target.name, asked.tokens * token_bytes)
+
+
+def train_drafter(
+    settings: Settings, asked: TrainingRequest, progress: Callable[[TrainingStep], None]
+) -> TrainingResult:
+    """Train a drafter for the configured model in this process, and take it over.
 
     Raises what `engine_options` does, and SettingsError when there is nothing to train on.
     """
@@ -41,7 +52,7 @@ def train_drafter(settings: Settings, asked: TrainingRequest, progress: Callable
         kind=DrafterKind(asked.kind),
         name=asked.name,
         output_folder=asked.output or added_folder(),
-        work_folder=asked.work or cache_folder() / "training" / target.name,
+        work_folder=training_place(settings, asked).folder,
         tokens=asked.tokens,
         files=tuple(asked.files),
         excluded=tuple(asked.excluded),
@@ -56,7 +67,7 @@ def train_drafter(settings: Settings, asked: TrainingRequest, progress: Callable
         progress(TrainingStep(now.phase.value, now.done, now.total, now.tokens_per_second, now.first_survival))
 
     try:
-        train(options, told)
+        made = train(options, told)
     except ValueError as error:
         raise SettingsError(f"{error}.") from error
-    return options.output_folder / asked.name
+    return TrainingResult(made.folder, made.held_out.get("all", ()))

@@ -12,7 +12,7 @@ from engine.model_config import ModelError
 from engine.rows import Rows
 from engine.training import generation
 from engine.training.chat_format import ChatFormat, load_chat_format
-from engine.training.dataset import TextSequence, read_shard, shard_paths
+from engine.training.dataset import TextSequence, read_shard, shard_paths, written_tokens
 from engine.training.exclusion import Exclusion
 from engine.training.generation import (
     GenerationProgress,
@@ -158,6 +158,45 @@ def test_shards_hold_the_tokens_wanted_and_a_later_run_adds_the_rest(
         assert wanted <= stored == seen[-1].tokens < wanted + 300
     assert seeds[0] != seeds[1]
     assert len(shard_paths(tmp_path)) == 2
+
+
+def test_an_interruption_before_the_first_end_keeps_what_is_written(
+    decoder: Decoder, chat: ChatFormat, tmp_path: Path
+) -> None:
+    seen: list[GenerationProgress] = []
+
+    def interrupt(now: GenerationProgress) -> None:
+        seen.append(now)
+        first = next(iter(writer._running))
+        if first.fed - first.turn_start == 6:
+            raise KeyboardInterrupt
+
+    writer = TextWriter(decoder, chat, Exclusion([]), prompts(open_turn=False), SLOTS, seed=1)
+    with pytest.raises(KeyboardInterrupt):
+        generate_text(writer, tmp_path, 400, interrupt)
+    assert seen[-1].tokens == 0  # nothing had come to its end
+    (shard,) = shard_paths(tmp_path)
+    kept = read_shard(shard)
+    assert len(kept) == SLOTS
+    assert written_tokens(tmp_path) == sum(len(each.tokens) for each in kept)
+    whole = {tuple(each.tokens.tolist()) for each in write(decoder, chat, prompts(open_turn=False), SLOTS)}
+    for each in kept:
+        ((start, stop),) = each.answers
+        assert stop - start >= 4
+        assert any(tuple(each.tokens.tolist()) == full[:stop] for full in whole)
+
+
+def test_finished_text_is_on_the_disk_within_seconds(
+    decoder: Decoder, chat: ChatFormat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generation, "SHARD_SECONDS", 0.0)
+
+    def look(now: GenerationProgress) -> None:
+        assert written_tokens(tmp_path) == now.tokens
+
+    writer = TextWriter(decoder, chat, Exclusion([]), prompts(open_turn=False), SLOTS, seed=1)
+    generate_text(writer, tmp_path, 300, look)
+    assert len(shard_paths(tmp_path)) > 1
 
 
 def test_the_users_files_are_read_whole_with_the_targets_features(
