@@ -26,6 +26,7 @@ from tuner.load import send
 from tuner.root import Service, running_service
 from tuner.settings import Settings
 from tuner.snapshot import PolicySnapshot
+from tuner.wording import counted
 from tuner.workload import Prompt, load_workload
 
 PHASES = ((1, 20.0), (4, 20.0), (8, 25.0), (2, 15.0))
@@ -33,6 +34,12 @@ PHASES = ((1, 20.0), (4, 20.0), (8, 25.0), (2, 15.0))
 
 OUTPUT_TOKENS = 128
 """Longest output, so that every route is seen often enough within minutes."""
+
+WIDE_COLUMNS = 130
+"""Below it the table of contexts has fewer columns."""
+
+SHOWN_LOADS = (1, 4, 8)
+"""Loads whose block length is shown where there is no room for a schedule: those that the traffic has for longest."""
 
 REFRESH_SECONDS = 1.0
 LOG_SECONDS = 20.0
@@ -71,7 +78,9 @@ def run_demo(settings: Settings, json_path: Path | None, minutes: float, console
         report = as_json(snapshot, traffic, settings.database.url)
         json_path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     if traffic.errors:
-        console.print(f"{traffic.errors} of {traffic.requests} requests failed; the first: {traffic.first_error}")
+        console.print(
+            f"{traffic.errors} of {counted(traffic.requests, 'request')} failed; the first: {traffic.first_error}"
+        )
     return 1 if traffic.errors else 0
 
 
@@ -174,46 +183,62 @@ async def _show(service: Service, traffic: Traffic, driving: "asyncio.Task[None]
         with Live(console=console, transient=True, auto_refresh=False) as live:
             while not driving.done():
                 await asyncio.wait([driving], timeout=REFRESH_SECONDS)
-                live.update(_table(service.controller.snapshot, traffic), refresh=True)
+                live.update(contexts_table(service.controller.snapshot, traffic, console.width), refresh=True)
     await driving
 
 
 def _headline(snapshot: PolicySnapshot, traffic: Traffic) -> str:
     states = [policy.state for policy in snapshot.policies.values()]
-    on, off = states.count(PolicyState.ON), states.count(PolicyState.OFF)
+    told = [f"{states.count(state)} {state.value}" for state in PolicyState if state in states]
     return (
-        f"{traffic.requests} requests at concurrency {traffic.concurrency}, {traffic.errors} failed; "
-        f"{len(states)} contexts, {on} on, {off} off"
+        f"{counted(traffic.requests, 'request')} at concurrency {traffic.concurrency}, {traffic.errors} failed; "
+        + ", ".join([counted(len(states), "context"), *told])
     )
 
 
-def _table(snapshot: PolicySnapshot, traffic: Traffic) -> Table:
+def contexts_table(snapshot: PolicySnapshot, traffic: Traffic, width: int) -> Table:
+    """One row for each context; below `WIDE_COLUMNS` columns only what fits into 80."""
+    wide = width >= WIDE_COLUMNS
     table = Table(title=_headline(snapshot, traffic))
-    for heading in ("route", "language", "requests", "state", "drafter", "K by load", "S1", "S4"):
-        table.add_column(heading)
-    table.add_column("TPOT ms", justify="right")
-    table.add_column("plain / tuned TPOT", justify="right")
+    if not wide:
+        table.box, table.padding = None, (0, 2, 0, 0)
+    if wide:
+        for heading in ("route", "language", "requests", "state", "drafter", "K by load", "S1", "S4"):
+            table.add_column(heading)
+        table.add_column("TPOT ms", justify="right")
+        table.add_column("plain / tuned TPOT", justify="right")
+    else:
+        for heading in (
+            "context",
+            "state",
+            "K at " + ",".join(map(str, SHOWN_LOADS)),
+            "S1",
+            "TPOT ms",
+            "plain / tuned",
+        ):
+            table.add_column(heading, no_wrap=True)
     for policy in _ordered(snapshot):
-        key = (policy.context.route, policy.context.language)
+        context, arm = policy.context, policy.arm
+        key = (context.route, context.language)
         survival = policy.evidence.survival
         tpots = traffic.tpot_seconds.get(key)
-        table.add_row(
-            policy.context.route,
-            policy.context.language,
-            str(snapshot.requests.get(key, 0)),
-            policy.state.value,
-            policy.arm.drafter,
-            schedule_text(policy),
-            f"{survival[0]:.2f}" if survival else "",
-            f"{survival[3]:.2f}" if len(survival) > 3 else "",
-            f"{1e3 * statistics.median(tpots):.1f}" if tpots else "",
-            speedup_text(policy),
-        )
+        first = f"{survival[0]:.2f}" if survival else ""
+        tpot = f"{1e3 * statistics.median(tpots):.1f}" if tpots else ""
+        if wide:
+            fourth = f"{survival[3]:.2f}" if len(survival) > 3 else ""
+            requests = str(snapshot.requests.get(key, 0))
+            schedule = schedule_text(policy)
+            table.add_row(
+                *key, requests, policy.state.value, arm.drafter, schedule, first, fourth, tpot, speedup_text(policy)
+            )
+        else:
+            lengths = ",".join(str(arm.block_length(load)) for load in SHOWN_LOADS)
+            table.add_row("/".join(key), policy.state.value, lengths, first, tpot, speedup_text(policy))
     return table
 
 
 def _print_summary(console: Console, snapshot: PolicySnapshot, traffic: Traffic) -> None:
-    console.print(_table(snapshot, traffic))
+    console.print(contexts_table(snapshot, traffic, console.width))
     for policy in _ordered(snapshot):
         name = f"{policy.context.route} / {policy.context.language}"
         console.print(f"{name}: {policy.state.value} ({policy.reason.value}). {policy.evidence.note}")
@@ -225,7 +250,8 @@ def _print_summary(console: Console, snapshot: PolicySnapshot, traffic: Traffic)
             f"Decoding: {tuned:.1f} tokens per engine second as served, {plain:.1f} in plain windows "
             f"({throughput.plain_seconds:.1f} s of them), prefill not counted."
         )
-    console.print(f"{snapshot.looped_requests} requests whose output looped are left out of the speed-ups above.")
+    looped = counted(snapshot.looped_requests, "request")
+    console.print(f"Left out of the speed-ups above: {looped} whose output looped.")
     console.print("A speed-up compares with measured plain cycles at equal load, not at equal arrivals.")
     first = next(iter(_ordered(snapshot)), None)
     route, language = (first.context.route, first.context.language) if first else ("chat", "en")

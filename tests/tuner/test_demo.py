@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import threading
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,13 @@ import pytest
 from rich.console import Console
 
 from engine.process import EngineClient, EngineGoneError
-from policies.types import Policy, PolicyState
+from policies.types import Arm, Interval, LoadStep, Policy, PolicyState
 from tests.engine.tiny_model import make_tiny_model
 from tests.system.live_service import tiny_settings
 from tests.tuner.telemetry_examples import policy, snapshot
-from tuner.demo import Traffic, as_json, run_demo, schedule_text, speedup_text
+from tuner.demo import Traffic, as_json, contexts_table, run_demo, schedule_text, speedup_text
 from tuner.settings import TunerSettings
+from tuner.wording import counted
 from tuner.workload import ROUTES
 
 MINUTES = 0.06
@@ -74,7 +76,7 @@ def test_a_failed_request_is_counted_and_the_exit_code_is_1(model: Path, tmp_pat
     assert 0 < report["errors"] < report["requests"]
     assert isinstance(console.file, StringIO)
     printed = console.file.getvalue()
-    assert f"{report['errors']} of {report['requests']} requests failed; the first: 400" in printed
+    assert f"{report['errors']} of {counted(report['requests'], 'request')} failed; the first: 400" in printed
 
 
 def test_an_engine_that_ends_ends_the_run(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,6 +99,47 @@ def test_a_password_of_the_database_is_in_no_report() -> None:
     report = as_json(snapshot(policy()), Traffic(requests=3, errors=1), "postgresql://ada:secret@host/paceline")
     assert report["database"] == "postgresql://ada:***@host/paceline"
     assert "secret" not in json.dumps(report)
+
+
+def test_the_table_is_whole_on_80_columns() -> None:
+    """With routes, languages, schedules and gains as long as they get."""
+    steps = tuple(LoadStep(low, low + 1, 12) for low in range(1, 16, 2))
+    policies = [
+        replace(policy(route, language, Arm("ngram", steps), Interval(10.42, 10.31, 11.55)), state=state)
+        for route, language in (("code-edit", "code"), ("extract", "und"))
+        for state in PolicyState
+    ]
+    for one in policies:
+        traffic = Traffic(requests=12_000, concurrency=8, tpot_seconds={("code-edit", "code"): [1.2345]})
+        console = Console(file=StringIO(), width=80)
+        console.print(contexts_table(snapshot(one), traffic, 80))
+        assert isinstance(console.file, StringIO)
+        lines = console.file.getvalue().splitlines()
+        assert max(map(len, lines)) <= 80
+        [row] = [line for line in lines if "/" in line and one.context.route in line]
+        context = f"{one.context.route}/{one.context.language}"
+        tpot = ["1234.5"] if context == "code-edit/code" else []
+        cells = [context, one.state.value, "12,12,12", "0.90", *tpot, "10.42", "[10.31,", "11.55]"]
+        assert row.split() == cells
+        assert "…" not in console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("requests", "states", "headline"),
+    [
+        (1, ["learning"], "1 request at concurrency 4, 0 failed; 1 context, 1 learning"),
+        (
+            2,
+            ["on", "off", "learning", "on"],
+            "2 requests at concurrency 4, 0 failed; 4 contexts, 1 learning, 2 on, 1 off",
+        ),
+        (0, [], "0 requests at concurrency 4, 0 failed; 0 contexts"),
+    ],
+)
+def test_the_headline_counts_every_state(requests: int, states: list[str], headline: str) -> None:
+    policies = [replace(policy(f"route-{index}"), state=PolicyState(state)) for index, state in enumerate(states)]
+    table = contexts_table(snapshot(*policies), Traffic(requests=requests, concurrency=4), 80)
+    assert table.title == headline
 
 
 def test_schedules_and_speedups_are_written_for_people() -> None:

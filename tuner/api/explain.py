@@ -8,6 +8,7 @@ from policies.types import MAX_BLOCK_LENGTH, PLAIN, Arm, Evidence, KillSwitch, M
 from tuner.api.durations import describe_duration
 from tuner.settings import RouteSettings
 from tuner.snapshot import PolicySnapshot
+from tuner.wording import counted
 
 REASON_SENTENCES = {
     Reason.KILL_SWITCH: "A kill switch holds speculation off.",
@@ -195,7 +196,7 @@ def schedule_words(arm: Arm) -> str:
 
 
 def _evidence_sentences(evidence: Evidence) -> list[str]:
-    sentences = [f"Seen: {evidence.requests} requests and {evidence.cycles} cycles."]
+    sentences = [f"Seen: {counted(evidence.requests, 'request')} and {counted(evidence.cycles, 'cycle')}."]
     if evidence.survival and evidence.cycles:  # before the first cycle the curve is only what related contexts suggest
         kept = ", ".join(f"{length}: {share:.0%}" for length, share in _thinned(evidence.survival))
         sentences.append(f"Blocks of which at least so many drafted tokens are kept: {kept}.")

@@ -10,6 +10,7 @@ from rich.table import Table
 from policies.types import ANY_LOAD
 from tuner.api.durations import describe_duration
 from tuner.cli.output import print_table
+from tuner.wording import counted
 
 
 def print_status(console: Console, status: Mapping[str, Any], policies: Sequence[Mapping[str, Any]]) -> None:
@@ -17,7 +18,7 @@ def print_status(console: Console, status: Mapping[str, Any], policies: Sequence
     store = "up" if status["store"]["up"] else "DOWN"
     console.print(f"model      {status['model'] or 'no traffic yet'}, {'ready' if status['ready'] else 'NOT READY'}")
     console.print(f"drafters   {', '.join(status['drafters'])}")
-    console.print(f"store      {store}, {status['store']['dropped']} rows dropped")
+    console.print(f"store      {store}, {counted(status['store']['dropped'], 'row')} dropped")
     console.print(f"requests   {status['requests']}, {status['looped_requests']} of them looped")
     console.print(f"throughput {_throughput(status['throughput'])}")
     cost = status["cost_per_million_tokens"]
@@ -80,7 +81,9 @@ def print_explanation(console: Console, view: Mapping[str, Any]) -> None:
 
 def print_decision(console: Console, decision: Mapping[str, Any]) -> None:
     """`paceline explain --decision ID`."""
-    arm = "plain" if decision["cap"] == 0 else f"{decision['drafter']}, up to {decision['cap']} tokens a cycle"
+    arm = (
+        "plain" if decision["cap"] == 0 else f"{decision['drafter']}, up to {counted(decision['cap'], 'token')} a cycle"
+    )
     console.print(f"decision   {decision['decision_id']}")
     console.print(f"context    {decision['route']}/{decision['language']}, policy version {decision['policy_version']}")
     console.print(f"arm        {arm}")
@@ -90,8 +93,8 @@ def print_decision(console: Console, decision: Mapping[str, Any]) -> None:
         return
     tpot = decision["tpot_seconds"]
     console.print(
-        f"outcome    {decision['finish']} after {decision['output_tokens']} tokens; {decision['proposed']} proposed, "
-        f"{decision['verified']} verified, {decision['accepted']} accepted"
+        f"outcome    {decision['finish']} after {counted(decision['output_tokens'], 'token')}; "
+        f"{decision['proposed']} proposed, {decision['verified']} verified, {decision['accepted']} accepted"
     )
     seconds = "" if tpot is None else f", then {tpot * 1000:.1f} ms a token"
     console.print(f"time       {decision['ttft_seconds'] * 1000:.0f} ms to the first token{seconds}")
