@@ -27,7 +27,7 @@ from tests.tuner.scripted_steering import ScriptedSteering, snapshot
 from tuner.api.app import create_admin_app
 from tuner.cli import app
 from tuner.cli.admin_client import AdminClient
-from tuner.cli.output import make_console
+from tuner.cli.output import make_console, print_table
 from tuner.cli.service import run_console
 from tuner.cli.tables import print_status
 from tuner.recorder import Recorder, RecorderOptions
@@ -230,6 +230,26 @@ def test_what_a_file_gets_has_no_blanks_at_the_ends_of_lines(monkeypatch: pytest
     assert lines[0].endswith("a line")
     assert sum(line.strip() == "a title" for line in lines) == 2
     assert [line for line in lines if line != line.rstrip()] == []
+
+
+def test_a_table_that_does_not_fit_is_paragraphs_of_whole_words() -> None:
+    table = Table("route", "an interval", "the curve", title="over all of them")
+    table.add_row("code-edit", "1.42 [1.31, 1.55]", "0.59 0.35 0.22")
+    table.add_section()
+    table.add_row("", "", "0.57")
+    console = Console(width=40, file=StringIO())
+    print_table(console, table)
+    assert isinstance(console.file, StringIO)
+    assert console.file.getvalue().splitlines() == [
+        "over all of them",
+        "code-edit: an interval 1.42 [1.31,",
+        "  1.55]; the curve 0.59 0.35 0.22",
+        "code-edit: the curve 0.57",
+    ]
+    wide = Console(width=80, file=StringIO())
+    print_table(wide, table)
+    assert isinstance(wide.file, StringIO)
+    assert "│ code-edit │ 1.42 [1.31, 1.55] │ 0.59 0.35 0.22 │" in wide.file.getvalue()
 
 
 def test_the_version_is_told() -> None:

@@ -19,6 +19,7 @@ from tuner.acceptance import observed_length, product_limit
 from tuner.bench.options import BenchOptions
 from tuner.bench.report import Bar, Report, interval_row, interval_text
 from tuner.bench.rounds import Round, Session, greedy, open_session, progress_bar, turns
+from tuner.cli.output import print_table
 from tuner.paired import paired_ratio
 from tuner.settings import Settings, SettingsError
 from tuner.workload import Prompt, load_workload
@@ -228,7 +229,7 @@ def _print(
             mark = " *" if name == best else ""
             table.add_row(*where, name + mark, str(one.lengths[name]), interval_text(found), curve)
         table.add_section()
-    console.print(table)
+    print_table(console, table)
     left_out = ", ".join(f"{'/'.join(context)} {one.looped}" for context, one in measured.items() if one.looped)
     console.print(f"prompts left out because their output loops: {left_out or 'none'}", highlight=False)
     if skipped:

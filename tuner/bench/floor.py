@@ -8,6 +8,7 @@ from rich.table import Table
 
 from tuner.bench.options import BenchOptions
 from tuner.bench.report import Bar, Report, interval_row, interval_text
+from tuner.cli.output import print_table
 from tuner.paired import paired_ratio, percentile
 from tuner.root import Floor, floor_of
 from tuner.settings import Settings
@@ -53,7 +54,7 @@ async def run_floor(settings: Settings, options: BenchOptions, console: Console)
                 "ratio_quartiles": spread,
             }
         )
-    console.print(table)
+    print_table(console, table)
     block = paired_ratio(found.block_seconds, found.single_seconds)
     bars.append(Bar("a block of 8 (9 rows) over a single token at load 1", block, BLOCK_BAR, at_least=False))
     console.print(

@@ -20,6 +20,7 @@ from tuner.bench.arms import PLAIN_ARM_NAME, TUNED, parse_arms
 from tuner.bench.options import BenchOptions
 from tuner.bench.report import Report, interval_text
 from tuner.bench.rounds import Round, open_session, progress_bar, turns
+from tuner.cli.output import print_table
 from tuner.paired import paired_ratio, percentile
 from tuner.price import cost_per_million
 from tuner.settings import Settings
@@ -215,7 +216,7 @@ def _print(
             f"{1e3 * cell.tpot_p95_seconds:.1f}",
             *(() if cell.cost_per_million_tokens is None else (f"{cell.cost_per_million_tokens:.2f}",)),
         )
-    console.print(table)
+    print_table(console, table)
     for load, ratio in floor:
         console.print(f"plain decoding at load {load}: {ratio:.2f} of the rate that the linear layers alone allow")
     left_out = ", ".join(f"{route} {count}" for route, count in looped.items())

@@ -23,6 +23,7 @@ from tuner.bench.options import BenchOptions
 from tuner.bench.report import Bar, Report, interval_row, interval_text
 from tuner.bench.rounds import Session, greedy, open_session, progress_bar, turns
 from tuner.bench.worker import Worker, WorkerError, running_worker
+from tuner.cli.output import print_table
 from tuner.load import LoadError
 from tuner.paired import paired_ratio
 from tuner.root import model_folder
@@ -174,7 +175,7 @@ def _report(console: Console, engines: Mapping[str, _Engine], notes: Sequence[st
         )
         shown = "" if ratio is None else interval_text(ratio)
         table.add_row(name, str(engine.load), f"{rate:.1f}", shown, f"{agree} of {prompts}")
-    console.print(table)
+    print_table(console, table)
     for note in notes:
         console.print(note, highlight=False)
     ours = _best(engines, "paceline ")

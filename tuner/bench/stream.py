@@ -12,6 +12,7 @@ from tuner.bench.arms import parse_arms
 from tuner.bench.options import BenchOptions
 from tuner.bench.report import Report
 from tuner.bench.rounds import Collected, open_session
+from tuner.cli.output import print_table
 from tuner.load import Streamed, stream
 from tuner.paired import percentile
 from tuner.settings import Settings
@@ -57,7 +58,7 @@ async def run_stream(settings: Settings, options: BenchOptions, console: Console
                 per_piece, gap = f"{cycles / len(delays):.2f}", f"{1e3 * longest:.1f}"
                 table.add_row(str(load), name, str(len(delays)), *shown, per_piece, gap)
         info = session.service.client.info
-    console.print(table)
+    print_table(console, table)
     return info, Report({"streams": rows})
 
 

@@ -55,7 +55,7 @@ def unpadded(stream: IO[str]) -> IO[str]:
 def print_table(console: Console, table: Table) -> None:
     """`table` where the console has room for its cells as they are, else each row as a paragraph that folds at blanks.
 
-    A row's first cell names it.
+    A row's first cell names it; where that is empty the one above does.
     """
     if console.measure(table, options=console.options.update_width(_UNLIMITED)).maximum <= console.width:
         console.print(table)
@@ -63,9 +63,11 @@ def print_table(console: Console, table: Table) -> None:
     headings = [str(column.header) for column in table.columns]
     if table.title:
         _print_paragraph(console, str(table.title))
+    name: object = ""
     for cells in zip(*(column.cells for column in table.columns), strict=True):
+        name = cells[0] or name
         named = [f"{heading} {cell}" for heading, cell in zip(headings[1:], cells[1:], strict=True) if cell]
-        _print_paragraph(console, f"{cells[0]}: {'; '.join(named)}")
+        _print_paragraph(console, f"{name}: {'; '.join(named)}")
 
 
 def _print_paragraph(console: Console, text: str) -> None:
