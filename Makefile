@@ -36,7 +36,7 @@ format: $(INSTALLED) ## let ruff repair what it can
 bench: $(INSTALLED) ## arms against each other in one process
 	@$(VENV)/bin/paceline bench $(ARGS)
 
-docs: $(INSTALLED) ## make the dashboard and the tables of the README again from the code
+docs: $(INSTALLED) ## make the dashboard and the documents' tables again from the code
 	@$(VENV)/bin/python -m dashboards
 	@$(VENV)/bin/python -m tests.documentation
 

@@ -67,7 +67,7 @@ OTHER_ROUTE = "other"
 
 
 class Reason(StrEnum):
-    """Why a decision is what it is. The list is finite and documented in the README."""
+    """Why a decision is what it is. The list is finite and documented in docs/reference.md."""
 
     KILL_SWITCH = "KILL_SWITCH"
     PINNED = "PINNED"

@@ -1,4 +1,4 @@
-"""The README's tables, made from the code. `make docs` writes them between their markers, and a test compares.
+"""The documents' tables, made from the code. `make docs` writes them between their markers, and a test compares.
 
 A table called NAME stands between the lines ``<!-- NAME -->`` and ``<!-- /NAME -->``.
 """
@@ -7,6 +7,7 @@ import ast
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -26,6 +27,7 @@ from tuner.bench.options import SCENARIOS
 from tuner.cli import app as command_line
 from tuner.metrics import METRICS
 from tuner.settings import Settings, setting_rows
+from tuner.settings_loader import OTHER_VARIABLES
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -49,7 +51,7 @@ RESERVED = frozenset(
         Reason.STORE_UNAVAILABLE,
     }
 )
-"""Reasons of the finite list that nothing gives yet; the README says so beside them."""
+"""Reasons of the finite list that nothing gives yet; the table says so beside them."""
 
 DATA_PATHS = {
     "/v1/chat/completions": "OpenAI's chat completions, streaming and not",
@@ -100,6 +102,23 @@ def commands_table() -> str:
     return markdown(("Command", "What it does"), [(f"`paceline {name}`", text) for name, text in commands().items()])
 
 
+def options_table() -> str:
+    """Every option and argument of every command, with its default."""
+    rows = []
+    for name, command in _commands(typer.main.get_command(command_line), ""):
+        for parameter in command.params:
+            said = f"`{', '.join(parameter.opts)}`" if parameter.param_type_name == "option" else parameter.name.upper()
+            default = "" if parameter.default in (None, False) or callable(parameter.default) else parameter.default
+            shown = f"`{default.value if isinstance(default, StrEnum) else default}`" if default != "" else ""
+            rows.append((f"`paceline {name}`".replace(" `", "`"), said, shown, parameter.help or ""))
+    return markdown(("Command", "Option or argument", "Default", "Meaning"), rows)
+
+
+def variables_table() -> str:
+    """Variables of the environment that are no settings."""
+    return markdown(("Variable", "Meaning"), [(f"`{name}`", text) for name, text in OTHER_VARIABLES.items()])
+
+
 def routes(app: FastAPI) -> list[tuple[str, str, str]]:
     """(method, path, first paragraph of its description) of each route, in the order of the application."""
     return [
@@ -130,15 +149,17 @@ def admin_app() -> FastAPI:
 def commands() -> dict[str, str]:
     """The first sentence of each command's help, by its name; a group's commands carry the group's name."""
     root = typer.main.get_command(command_line)
-    return dict(_walk(root, ""))
+    return {
+        name: re.split(r"(?<=\.)\s", " ".join((command.help or "").split()))[0] for name, command in _commands(root, "")
+    }
 
 
-def _walk(command: Any, prefix: str) -> Iterator[tuple[str, str]]:
+def _commands(command: Any, prefix: str) -> Iterator[tuple[str, Any]]:
     if not isinstance(command, TyperGroup):
-        yield prefix, re.split(r"(?<=\.)\s", " ".join((command.help or "").split()))[0]
+        yield prefix, command
         return
     for name, child in command.commands.items():
-        yield from _walk(child, f"{prefix} {name}".strip())
+        yield from _commands(child, f"{prefix} {name}".strip())
 
 
 def rooms_table() -> str:
@@ -222,7 +243,7 @@ def bars_table() -> str:
     if not rows:
         return "No run of the judging scenarios is committed yet.\n"
     header = ("Scenario", "What", "Bar", "Measured, 95 % interval", "")
-    return markdown(header, rows) + "\nThe whole results are in [docs/results](docs/results).\n"
+    return markdown(header, rows) + "\nThe whole results are in [results](results).\n"
 
 
 def _interval(found: Mapping[str, Any]) -> str:
@@ -309,19 +330,23 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-TABLES: Mapping[str, Callable[[], str]] = {
-    "run": run_table,
-    "drafters": drafters_table,
-    "bars": bars_table,
-    "scenarios": scenarios_table,
-    "rooms": rooms_table,
-    "commands": commands_table,
-    "routes": routes_table,
-    "settings": settings_table,
-    "metrics": metrics_table,
-    "reasons": reasons_table,
+TABLES: Mapping[str, Mapping[str, Callable[[], str]]] = {
+    "README.md": {"run": run_table, "drafters": drafters_table},
+    "docs/measuring.md": {"bars": bars_table, "scenarios": scenarios_table},
+    "docs/how-it-works.md": {"rooms": rooms_table},
+    "docs/reference.md": {
+        "commands": commands_table,
+        "options": options_table,
+        "routes": routes_table,
+        "settings": settings_table,
+        "variables": variables_table,
+        "metrics": metrics_table,
+        "reasons": reasons_table,
+    },
 }
-"""Every table of the README, by the name in its markers."""
+"""The tables of each document, by the name in their markers."""
 
 if __name__ == "__main__":
-    README.write_text(rewritten(README.read_text(encoding="utf-8"), TABLES), encoding="utf-8")
+    for document, tables in TABLES.items():
+        path = ROOT / document
+        path.write_text(rewritten(path.read_text(encoding="utf-8"), tables), encoding="utf-8")

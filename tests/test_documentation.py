@@ -1,6 +1,7 @@
-"""The README says what the code says: its tables, commands, targets, links and rooms."""
+"""The documents say what the code says: their tables, commands, targets, links and rooms."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,35 @@ from tests import documentation
 from tests.documentation import README, RESERVED, ROOT, TABLES
 from tuner.api.explain import REASON_SENTENCES
 
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/engine.md", "docs/requests.md", "docs/training.md")
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", *PAGES)
+LONGEST_README = 170
+"""Lines. What is looked up stands in docs/."""
 
 
-@pytest.mark.parametrize("name", sorted(TABLES))
-def test_a_table_of_the_readme_is_the_one_that_the_code_makes(name: str) -> None:
+@pytest.mark.parametrize(("document", "name"), [(page, name) for page, tables in TABLES.items() for name in tables])
+def test_a_table_is_the_one_that_the_code_makes(document: str, name: str) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    made = documentation.rewritten(text, {name: TABLES[document][name]})
+    assert made == text, "run `make docs` and commit the result"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_a_document_has_no_table_that_nothing_makes(document: str) -> None:
+    marked = re.findall(r"^<!-- ([a-z]+) -->$", (ROOT / document).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert sorted(marked) == sorted(TABLES.get(document, ()))
+
+
+def test_the_readme_is_read_in_one_sitting_and_leads_to_every_page() -> None:
     text = README.read_text(encoding="utf-8")
-    assert documentation.rewritten(text, {name: TABLES[name]}) == text, "run `make docs` and commit the result"
+    assert len(text.splitlines()) <= LONGEST_README
+    assert [page for page in PAGES if f"]({page})" not in text] == []
+
+
+def test_every_option_of_the_command_line_is_in_the_reference() -> None:
+    text = (ROOT / "docs/reference.md").read_text(encoding="utf-8")
+    for option in ("--work", "--start-from", "--text-kinds", "--exempt-from-switchback", "engine.draft_stop"):
+        assert f"`{option}`" in text
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

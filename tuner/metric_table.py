@@ -1,6 +1,6 @@
 """Every metric that Paceline exports: name, labels, unit, meaning, and what an operator does about it.
 
-The README's table, the dashboard's checks and the collector of `tuner.metrics` are all made from this one table.
+The table of docs/reference.md, the dashboard's checks and the collector of `tuner.metrics` are all made from this one table.
 Label values come from closed sets, so that the number of series is bounded:
 
 route

@@ -1,7 +1,7 @@
 """The configuration: its groups and keys, with defaults that need no file at all.
 
 One YAML file and ``PACELINE_*`` variables, read by `tuner.settings_loader`. A key is written ``group.key`` in messages
-and ``PACELINE_GROUP__KEY`` in the environment. The docstring of a field is its help, in the README's table too.
+and ``PACELINE_GROUP__KEY`` in the environment. The docstring of a field is its help, in docs/reference.md too.
 """
 
 import ipaddress
@@ -312,7 +312,7 @@ class SettingRow:
 
 
 def setting_rows() -> tuple[SettingRow, ...]:
-    """Every setting, in the order of the configuration; the README's table is made from it."""
+    """Every setting, in the order of the configuration; docs/reference.md is made from it."""
     return tuple(_rows(Settings, ()))
 
 

@@ -20,9 +20,13 @@ from pydantic_settings.exceptions import SettingsError as UnreadableVariable
 from tuner.settings import DEFAULT_ROUTES, ENV_PREFIX, Settings, SettingsError, env_name, setting_rows
 
 CONFIG_VARIABLE = "PACELINE_CONFIG"
-OTHER_VARIABLES = (CONFIG_VARIABLE, "PACELINE_SERVER", "PACELINE_CACHE", "PACELINE_VLLM_PYTHON")
-"""Variables with the prefix that are no settings: the file, the command line's server, the model cache, and the Python
-with vLLM that bench compares with."""
+OTHER_VARIABLES = {
+    CONFIG_VARIABLE: "The configuration file; `--config` goes before it.",
+    "PACELINE_SERVER": "The admin port's URL, for the commands that talk to a server.",
+    "PACELINE_CACHE": "Folder of models, added drafters, compiled kernels and training; ~/.cache/paceline without it.",
+    "PACELINE_VLLM_PYTHON": "A Python that has vLLM, which the scenario transformers then measures too.",
+}
+"""Variables with the prefix that are no settings, and what each is for."""
 
 _LIKENESS = 0.75
 """Of a name that is suggested for an unknown one: a slip of the pen or two, and not another word."""
