@@ -70,8 +70,7 @@ class Preparation:
         steering = read_steering(asked.headers, self._options.routes, self._options.trust_headers)
         self._check_prompts(asked)
         ends = self._ends(asked)
-        limit = self._options.context_limit
-        rooms = [min(fields.max_tokens or limit, limit - len(prompt)) for prompt in prompts]
+        rooms = [self._room(fields, len(prompt)) for prompt in prompts]
         output = self._output_tokens(fields, min(rooms))
         language = steering.language or asked.detect()
         context = Context(self._options.model, steering.route, language)
@@ -122,6 +121,21 @@ class Preparation:
                 )
         if not self._client.alive:
             raise unavailable("The engine is not running; send the request again later.")
+
+    def _room(self, fields: SamplingFields, prompt_tokens: int) -> int:
+        """How many tokens the output may have."""
+        limit = self._options.context_limit
+        left = limit - prompt_tokens
+        if fields.max_tokens is None:
+            return left
+        if fields.limited_by is not None and fields.max_tokens > left:
+            raise ApiError(
+                f"{fields.limited_by} is {fields.max_tokens}, but the context holds {limit} tokens and the prompt has "
+                f"{prompt_tokens} of them; give at most {left}, or a shorter prompt.",
+                param=fields.limited_by,
+                code="context_length_exceeded",
+            )
+        return min(fields.max_tokens, left)
 
     def _output_tokens(self, fields: SamplingFields, room: int) -> OutputTokens:
         """`room` is how many tokens the output may have."""

@@ -43,6 +43,8 @@ class SamplingFields:
     choices: int
     max_tokens: int | None
     """None: up to the context limit."""
+    limited_by: str | None
+    """The field that gave `max_tokens`; None: it is a default, of which the context may hold less."""
     stream: bool
     include_usage: bool
     controls: OutputControls
@@ -73,8 +75,13 @@ def parse_chat(body: object, model: str, vocabulary: int) -> ChatRequest:
     top = given.get("top_logprobs", 0)
     if top and not given.get("logprobs", False):
         raise invalid("top_logprobs", top, "it only together with logprobs: true")
+    limited_by = next((name for name in ("max_tokens", "max_completion_tokens") if name in given), None)
     fields = _sampling_fields(
-        given, vocabulary, newer if limit is None else limit, top if given.get("logprobs") else None
+        given,
+        vocabulary,
+        newer if limit is None else limit,
+        limited_by,
+        top if given.get("logprobs") else None,
     )
     tools = parse_tools(given)
     _refuse_conflicts(fields.controls, tools)
@@ -88,7 +95,13 @@ def parse_completion(body: object, model: str, vocabulary: int) -> CompletionReq
     choices = given.get("n", 1)
     if given.get("best_of", choices) != choices:
         raise unsupported("best_of", given["best_of"], f"leave it out or give {choices}, the value of n")
-    fields = _sampling_fields(given, vocabulary, given.get("max_tokens", COMPLETION_MAX_TOKENS), given.get("logprobs"))
+    fields = _sampling_fields(
+        given,
+        vocabulary,
+        given.get("max_tokens", COMPLETION_MAX_TOKENS),
+        "max_tokens" if "max_tokens" in given else None,
+        given.get("logprobs"),
+    )
     return CompletionRequest(_prompts(given["prompt"], vocabulary), fields)
 
 
@@ -187,7 +200,11 @@ def _temperature(given: float) -> float:
 
 
 def _sampling_fields(
-    given: Mapping[str, Any], vocabulary: int, max_tokens: int | None, top_logprobs: int | None
+    given: Mapping[str, Any],
+    vocabulary: int,
+    max_tokens: int | None,
+    limited_by: str | None,
+    top_logprobs: int | None,
 ) -> SamplingFields:
     stream = given.get("stream", False)
     options = given.get("stream_options")
@@ -208,6 +225,7 @@ def _sampling_fields(
         stops=(stop,) if isinstance(stop, str) else tuple(stop),
         choices=given.get("n", 1),
         max_tokens=max_tokens,
+        limited_by=limited_by,
         stream=stream,
         include_usage=options.get("include_usage", False),
         controls=output_controls(given, vocabulary, top_logprobs, max_tokens),

@@ -90,7 +90,9 @@ class _Reader:
 
     def delta(self, message: Tokens, written: str) -> Delta:
         """`written` is the text that `message`, of one token, has made certain."""
-        finish = message.finished.reason if message.finished is not None else None
+        # The engine ends at the same token where a stop is complete; one that does not is not waited for.
+        stopped = FinishReason.STOP if self.text.stopped else None
+        finish = message.finished.reason if message.finished is not None else stopped
         looped = message.finished is not None and message.finished.looped
         calls: tuple[ToolCall, ...] = ()
         if self.calls is not None:

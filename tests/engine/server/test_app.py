@@ -211,11 +211,39 @@ def test_health_and_version_answer_as_those_of_vllm() -> None:
     assert asyncio.run(ask(app_for(engine), "/health", method="GET")).status == 503
 
 
-@pytest.mark.parametrize("limit", [None, CONTEXT_LIMIT, 1_000_000])
-def test_max_tokens_is_held_to_the_room_that_the_prompt_leaves(limit: int | None) -> None:
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
+def test_max_tokens_is_the_room_that_the_prompt_leaves_or_what_the_client_gives(field: str) -> None:
     engine = ScriptedEngine(says("x"))
-    send(engine, CHAT, chat_body("Hello", max_tokens=limit))
-    assert engine.submitted[0].max_tokens == CONTEXT_LIMIT - 6
+    for limit in (None, CONTEXT_LIMIT - 6, 3):
+        assert send(engine, CHAT, chat_body("Hello", **{field: limit})).status == 200
+    assert [submit.max_tokens for submit in engine.submitted] == [CONTEXT_LIMIT - 6, CONTEXT_LIMIT - 6, 3]
+
+
+@pytest.mark.parametrize("limit", [CONTEXT_LIMIT - 5, CONTEXT_LIMIT, 1_000_000])
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
+def test_more_tokens_than_the_context_has_room_for_are_a_400_that_tells_the_room(field: str, limit: int) -> None:
+    engine = ScriptedEngine(says("x"))
+    reply = send(engine, CHAT, chat_body("Hello", **{field: limit}))
+    assert (reply.status, reply.error["param"], reply.error["code"]) == (400, field, "context_length_exceeded")
+    assert reply.error["message"] == (
+        f"{field} is {limit}, but the context holds 64 tokens and the prompt has 6 of them; give at most 58, or a "
+        "shorter prompt."
+    )
+    assert engine.submitted == []
+
+
+def test_the_longest_of_several_prompts_must_leave_room_for_what_the_client_gives() -> None:
+    engine = ScriptedEngine(says("x"))
+    reply = send(engine, COMPLETIONS, completion_body(["a", "b" * 50], max_tokens=20))
+    assert (reply.status, reply.error["param"]) == (400, "max_tokens")
+    assert "give at most 14" in reply.error["message"]
+    assert engine.submitted == []
+
+
+def test_a_completions_own_limit_is_shortened_to_the_room() -> None:
+    engine = ScriptedEngine(says("x"))
+    assert send(engine, COMPLETIONS, completion_body(["a", "b" * 60])).status == 200
+    assert [submit.max_tokens for submit in engine.submitted] == [16, 4]
 
 
 def test_models_are_listed_and_found() -> None:
