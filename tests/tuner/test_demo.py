@@ -64,6 +64,12 @@ def test_a_short_run_learns_every_route_and_reports_it(model: Path, tmp_path: Pa
         "paceline bench --routes code-edit,chat --concurrency 1,4 --arms plain,ngram:4,tuned",
     ]
     assert "plain / tuned TPOT" in printed
+    stages = ["starting the engine process", "loading tiny", "preparing the kernels", "reading and packing the weights"]
+    stages += ["loading the drafter", "calibrating", "timing the linear layers", "reading the vocabulary"]
+    stages += ["reading the tokenizer", "opening the store", "serving tiny"]
+    places = [printed.find(stage) for stage in stages]
+    assert -1 not in places
+    assert places == sorted(places)
 
 
 def test_a_failed_request_is_counted_and_the_exit_code_is_1(model: Path, tmp_path: Path) -> None:
