@@ -168,7 +168,8 @@ class EngineLoop:
         if submit.grammar is None:
             self.scheduler.add(sequence)
         elif self._grammars is None:
-            self._deliver(SequenceFailed(submit.request_key, "This engine's tokenizer cannot be used with a grammar."))
+            message = "This engine's tokenizer cannot be used with a grammar."
+            self._deliver(SequenceFailed(submit.request_key, message, of_grammar=True))
         else:
             self._starting[submit.request_key] = sequence
             self._grammars.start(submit.request_key, submit.grammar, submit.stop_token_ids)
@@ -183,7 +184,7 @@ class EngineLoop:
             if sequence is None:
                 continue  # cancelled
             if isinstance(made, GrammarError):
-                self._deliver(SequenceFailed(request_key, str(made)))
+                self._deliver(SequenceFailed(request_key, str(made), of_grammar=True))
             else:
                 sequence.matcher = made
                 self.scheduler.add(sequence)
@@ -219,6 +220,9 @@ class EngineLoop:
             start = max(sequence.prefilled, self.scheduler.blocks.reuse(sequence.key, sequence.tokens))
             # One that was preempted has its last token already; a new one is to choose its first after the prompt.
             new = sequence.output_length == 0
+            if new:
+                before = sequence.reused_tokens if sequence.prefilled else 0
+                sequence.reused_tokens = before + start - sequence.prefilled
             needed = len(sequence.tokens) if new else len(sequence.tokens) - 1
             end = min(needed, start + budget)
             chosen: Chosen | None = None
@@ -287,7 +291,8 @@ class EngineLoop:
         self.scheduler.discard(sequence)
         self._release_drafts(sequence)
         failure = sequence.failure or FAULT
-        self._deliver(SequenceFailed(sequence.key, failure.message, failure.fault))
+        of_grammar = sequence.matcher is not None and not failure.fault
+        self._deliver(SequenceFailed(sequence.key, failure.message, failure.fault, of_grammar))
 
     def _forget(self, sequence: RunningSequence) -> None:
         self.scheduler.remove(sequence)
@@ -334,6 +339,7 @@ class EngineLoop:
                 emission.token_ids,
                 emission.sequence.finished(emission.finish) if emission.finish is not None else None,
                 emission.logprobs,
+                emission.sequence.reused_tokens,
             )
             for emission in emissions
         )

@@ -127,6 +127,8 @@ class Tokens:
     finished: Finished | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
     """One for each token where the sequence asked for them, else empty."""
+    reused_tokens: int = 0
+    """Prompt tokens of the sequence that were in the KV cache already; the same in each of its messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,8 @@ class SequenceFailed:
     message: str
     fault: bool = False
     """True: the engine's or the model's fault; False: what the request asks for cannot be."""
+    of_grammar: bool = False
+    """True: what cannot be is the grammar, or what it leaves of the vocabulary."""
 
 
 FromEngine = Ready | StartFailed | Progress | CycleDone | StatusIs | DraftersAre | SequenceFailed

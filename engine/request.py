@@ -48,6 +48,8 @@ class RunningSequence:
         """Its block table, empty while it waits; `engine.blocks` alone changes it."""
         self.prefilled = 0
         """Positions in the KV cache, kept up to date while it is prefilled."""
+        self.reused_tokens = 0
+        """Prompt tokens that were in the KV cache already, from earlier sequences."""
         self.failure: Failure | None = None
         """Why it cannot go on; set by whoever finds out, and the loop then ends it."""
         self.matcher: Matcher | None = None

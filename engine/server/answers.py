@@ -16,12 +16,15 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int
     """As the engine emitted them: EOS and the tokens of a stop string are counted."""
+    cached_tokens: int
+    """Those of `prompt_tokens` that the KV cache held already."""
 
-    def body(self) -> dict[str, int]:
+    def body(self) -> dict[str, Any]:
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
         }
 
 
@@ -37,6 +40,8 @@ class Delta:
     """With the last one: the output repeated itself, see `policies.types.RequestStats.looped`."""
     logprobs: tuple[TokenEntry, ...] = ()
     calls: tuple[ToolCall, ...] = ()
+    cached_tokens: int = 0
+    """With the first one of a prompt's first choice, since usage counts a prompt once."""
 
     @property
     def silent(self) -> bool:
@@ -53,6 +58,7 @@ def joined(deltas: Sequence[Delta]) -> Delta:
         deltas[-1].looped,
         tuple(entry for delta in deltas for entry in delta.logprobs),
         tuple(call for delta in deltas for call in delta.calls),
+        sum(delta.cached_tokens for delta in deltas),
     )
 
 
@@ -62,6 +68,7 @@ class Choice:
 
     text: str = ""
     tokens: int = 0
+    cached_tokens: int = 0
     finish: FinishReason | None = None
     looped: bool = False
     logprobs: list[TokenEntry] = field(default_factory=list)

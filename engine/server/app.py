@@ -162,27 +162,28 @@ class _Server:
         if choices is None:
             # The client has left: nobody reads this answer, but the interface asks for one.
             return Response(status_code=499)
-        usage = Usage(prepared.prompt_tokens, sum(choice.tokens for choice in choices))
+        tokens, cached = sum(choice.tokens for choice in choices), sum(choice.cached_tokens for choice in choices)
         if prepared.debug:
             headers |= looped_header(any(choice.looped for choice in choices))
-        return JSONResponse(shape.whole(choices, usage), headers=headers)
+        return JSONResponse(shape.whole(choices, Usage(prepared.prompt_tokens, tokens, cached)), headers=headers)
 
 
 async def _events(
     deltas: AsyncGenerator[tuple[int, Delta], None], prepared: Prepared, shape: AnswerShape, include_usage: bool
 ) -> AsyncGenerator[bytes, None]:
     called: dict[int, int] = {}
-    tokens = 0
+    tokens = cached = 0
     async with aclosing(deltas):
         async for index, delta in deltas:
             tokens += delta.tokens
+            cached += delta.cached_tokens
             if index in called and delta.silent:
                 continue  # its text is held back
             chunk = shape.chunk(index, delta, first=index not in called, called=called.get(index, 0))
             called[index] = called.get(index, 0) + len(delta.calls)
             yield event({**chunk, "usage": None} if include_usage else chunk)
     if include_usage:
-        yield event(shape.usage_chunk(Usage(prepared.prompt_tokens, tokens)))
+        yield event(shape.usage_chunk(Usage(prepared.prompt_tokens, tokens, cached)))
     yield b"data: [DONE]\n\n"
 
 
@@ -193,6 +194,7 @@ async def _whole(deltas: AsyncGenerator[tuple[int, Delta], None], prepared: Prep
             choice = choices[index]
             choice.text += delta.text
             choice.tokens += delta.tokens
+            choice.cached_tokens += delta.cached_tokens
             choice.finish = delta.finish
             choice.looped = delta.looped
             choice.logprobs += delta.logprobs

@@ -62,6 +62,8 @@ class Job:
     """Whether the language of the output may change the decision; not where the client named the language."""
     tools: Tools | None = None
     """Whose calls are looked for in the output."""
+    grammar_field: str | None = None
+    """Where the request asks for the grammar of `submit`."""
 
 
 @dataclass(slots=True)
@@ -144,7 +146,8 @@ class SequenceRunner:
             progress.finish = FinishReason.ERROR
             if error.fault:
                 raise ApiError(str(error), status=500, code="sequence_failed", kind="server_error") from error
-            raise ApiError(str(error), code="sequence_refused") from error
+            param = job.grammar_field if error.of_grammar else None
+            raise ApiError(str(error), param=param, code="sequence_refused") from error
         finally:
             self._record(job, progress)
 
@@ -170,6 +173,8 @@ class SequenceRunner:
             if finished.reason not in (FinishReason.STOP, FinishReason.LENGTH):
                 raise unavailable("The engine has ended this request before its time; send it again later.")
         delta = reader.delta(message, written)
+        if progress.tokens == 1 and job.submit.sampling.choice == 0:
+            delta = replace(delta, cached_tokens=message.reused_tokens)
         if delta.finish is not None:
             progress.finish = delta.finish
         elif progress.opening is not None:

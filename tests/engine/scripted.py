@@ -196,6 +196,7 @@ class Delivered:
         self.messages: list[FromEngine] = []
         self.tokens: dict[int, list[int]] = {}
         self.finished: dict[int, Finished] = {}
+        self.reused: dict[int, int] = {}
 
     def __call__(self, message: FromEngine) -> None:
         self.messages.append(message)
@@ -203,6 +204,7 @@ class Delivered:
             for item in message.tokens:
                 assert item.request_key not in self.finished, "tokens after the end"
                 self.tokens.setdefault(item.request_key, []).extend(item.token_ids)
+                assert self.reused.setdefault(item.request_key, item.reused_tokens) == item.reused_tokens
                 if item.finished is not None:
                     self.finished[item.request_key] = item.finished
 

@@ -215,6 +215,7 @@ def test_the_same_prompt_is_computed_once_and_its_last_token_always(length: int)
     for message in (first, second):
         assert_as_alone(rig, message)
     assert rig.loop.status().reused_tokens == (length - 1) // BLOCK_TOKENS * BLOCK_TOKENS
+    assert rig.delivered.reused == {1: 0, 2: (length - 1) // BLOCK_TOKENS * BLOCK_TOKENS}
 
 
 def test_the_next_turn_of_a_conversation_reuses_the_output_of_the_last_one() -> None:
@@ -237,6 +238,7 @@ def test_requests_that_arrive_together_compute_the_prompt_that_they_share_once()
     for message in messages:
         assert_as_alone(rig, message)
     assert rig.target.prefilled == 48 + 4 * 2
+    assert rig.delivered.reused == {1: 0, 2: 48, 3: 48, 4: 48}
 
 
 @pytest.mark.parametrize("length", range(17, 32))

@@ -57,7 +57,13 @@ class ByteTokenizer:
 class ScriptedEngine:
     """An `EngineHandle` that plays a script for each sequence, one step a cycle."""
 
-    def __init__(self, script: Callable[[Submit], Iterable[Step]], context_limit: int = CONTEXT_LIMIT) -> None:
+    def __init__(
+        self,
+        script: Callable[[Submit], Iterable[Step]],
+        context_limit: int = CONTEXT_LIMIT,
+        reused: Callable[[Submit], int] = lambda _: 0,
+    ) -> None:
+        """`reused` tells how many prompt tokens were in the cache already."""
         self.info = replace(INFO, context_limit=context_limit)
         self.alive = True
         self.submitted: list[Submit] = []
@@ -66,6 +72,7 @@ class ScriptedEngine:
         self.started = asyncio.Event()
         """Set once a sequence has delivered its first step."""
         self._script = script
+        self.reused = reused
         self._keys = itertools.count(1)
 
     def next_key(self) -> int:
@@ -86,6 +93,7 @@ class ScriptedSequence:
         self._engine = engine
         self._key = submit.request_key
         self._top_logprobs = submit.top_logprobs
+        self._reused = engine.reused(submit)
         self._running = RunningSequence(submit, engine.info.context_limit)
         self._steps = iter(steps)
         self._open = True
@@ -111,7 +119,7 @@ class ScriptedSequence:
         finished = self._running.finished(reason) if reason is not None else None
         tokens = tuple(step[:count])
         logprobs = () if self._top_logprobs is None else tuple(logprob(token, self._top_logprobs) for token in tokens)
-        return Tokens(self._key, tokens, finished, logprobs)
+        return Tokens(self._key, tokens, finished, logprobs, self._reused)
 
     async def aclose(self) -> None:
         if self._open:

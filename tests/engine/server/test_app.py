@@ -28,6 +28,7 @@ from tests.engine.server.harness import (
     send,
 )
 
+NONE_CACHED = {"prompt_tokens_details": {"cached_tokens": 0}}
 DANISH = "Det var en mørk og stormfuld aften, "
 
 
@@ -71,14 +72,14 @@ def test_a_chat_answer_has_the_shape_of_openai() -> None:
     [choice] = body["choices"]
     assert choice["message"] == {"role": "assistant", "content": "Hello", "refusal": None}
     assert choice["finish_reason"] == "stop"
-    assert body["usage"] == {"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9}
+    assert body["usage"] == {"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9, **NONE_CACHED}
 
 
 def test_a_completion_answer_has_the_shape_of_openai() -> None:
     body = send(ScriptedEngine(says("Hello, world and more")), COMPLETIONS, completion_body("Hi")).json
     assert body["object"] == "text_completion"
     assert body["choices"] == [{"index": 0, "logprobs": None, "finish_reason": "length", "text": "Hello, world and"}]
-    assert body["usage"] == {"prompt_tokens": 2, "completion_tokens": 16, "total_tokens": 18}
+    assert body["usage"] == {"prompt_tokens": 2, "completion_tokens": 16, "total_tokens": 18, **NONE_CACHED}
 
 
 def test_a_stream_has_a_chunk_for_each_message_of_the_engine() -> None:
@@ -96,7 +97,7 @@ def test_a_stream_has_a_chunk_for_each_message_of_the_engine() -> None:
     assert all(chunk["usage"] is None for chunk in chunks)
     assert len({chunk["id"] for chunk in (*chunks, last)}) == 1
     assert last["choices"] == []
-    assert last["usage"] == {"prompt_tokens": 6, "completion_tokens": 8, "total_tokens": 14}
+    assert last["usage"] == {"prompt_tokens": 6, "completion_tokens": 8, "total_tokens": 14, **NONE_CACHED}
 
 
 def test_a_stream_without_usage_asked_for_has_none() -> None:
@@ -143,6 +144,22 @@ def test_prompts_in_a_list_are_answered_as_if_they_had_been_sent_alone() -> None
     tokens = send(engine, COMPLETIONS, completion_body([[97], [98, 99]])).json
     assert tokens["usage"]["prompt_tokens"] == 3
     assert engine.submitted[-1].prompt == (98, 99)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_prompt_tokens_from_the_cache_are_counted_once_for_each_prompt(stream: bool) -> None:
+    """Choices after the first one find the prompt in the cache that the first has filled."""
+    engine = ScriptedEngine(
+        says("a", "b"), reused=lambda submit: len(submit.prompt) - (3 if submit.sampling.choice else 8)
+    )
+    fields: dict[str, object] = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+    reply = send(engine, COMPLETIONS, completion_body(["x" * 10, "y" * 20], n=2, **fields))
+    usage = reply.events[-1]["usage"] if stream else reply.json["usage"]
+    assert usage["prompt_tokens"] == 30
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 2 + 12}
+    reply = send(engine, CHAT, chat_body("Hello, world", **fields))
+    usage = reply.events[-1]["usage"] if stream else reply.json["usage"]
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 5}
 
 
 def test_without_a_seed_every_prompt_has_its_own_noise() -> None:
