@@ -173,7 +173,7 @@ CYCLES = Row(
         ),
         Panel(
             "Prefill speed",
-            "Prompt tokens per second of prefill.",
+            "Prompt tokens per second of prefill, and tokens per second that were found in the KV cache instead.",
             "suffix: tokens/s",
             (
                 Query(
@@ -183,6 +183,7 @@ CYCLES = Row(
                     ),
                     "prefill",
                 ),
+                Query(rate("paceline_reused_tokens_total", where=INSTANCES), "from the KV cache"),
             ),
             width=12,
         ),

@@ -37,13 +37,14 @@ TRAFFIC = Row(
         ),
         Panel(
             "Running and waiting",
-            "Sequences in the engine's slots, requests without one, and free blocks of the KV cache. "
-            "Waiting for minutes: add capacity.",
+            "Sequences in the engine's slots, requests without one, free KV blocks, and sequences that had "
+            "to give theirs back. Waiting for minutes: add capacity.",
             "short",
             (
                 Query(f"sum (paceline_running_sequences{INSTANCES})", "running"),
                 Query(f"sum (paceline_waiting_requests{INSTANCES})", "waiting"),
                 Query(f"sum (paceline_free_kv_blocks{INSTANCES})", "free KV blocks"),
+                Query(rate("paceline_preemptions_total", where=INSTANCES), "preemptions per second"),
             ),
         ),
         Panel(

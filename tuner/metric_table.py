@@ -1,6 +1,7 @@
 """Every metric that Paceline exports: name, labels, unit, meaning, and what an operator does about it.
 
-The table of docs/reference.md, the dashboard's checks and the collector of `tuner.metrics` are all made from this one table.
+The table of docs/reference.md, the dashboard's checks and the collector of `tuner.metrics` are all made from this one
+table.
 Label values come from closed sets, so that the number of series is bounded:
 
 route
@@ -200,6 +201,16 @@ _TABLE = (
         "prefill_tokens", "tokens", (),
         "Prompt tokens processed.",
         "Over prefill seconds: the speed of prefill.",
+    ),
+    _counter(
+        "reused_tokens", "tokens", (),
+        "Tokens that a sequence found in the KV cache instead of computing them, from a text that began alike.",
+        "Low with one long system prompt on every request: what differs stands before it, or the cache is too small.",
+    ),
+    _counter(
+        "preemptions", "sequences", (),
+        "Times that a running sequence gave its KV blocks back and had to be computed again.",
+        "Rising: the cache is too small for this load; raise engine.kv_blocks, or lower slots or the context limit.",
     ),
     _gauge(
         "running_sequences", "sequences", (),

@@ -90,7 +90,14 @@ class Metrics:
         self._histograms: defaultdict[str, dict[Labels, _Histogram]] = defaultdict(dict)
         for window in ("plain", "served"):
             self._count("cycles_total", (window,), 0.0)
-        for name in ("decision_errors_total", "verify_seconds_total", "prefill_seconds_total", "prefill_tokens_total"):
+        for name in (
+            "decision_errors_total",
+            "verify_seconds_total",
+            "prefill_seconds_total",
+            "prefill_tokens_total",
+            "reused_tokens_total",
+            "preemptions_total",
+        ):
             self._count(name, (), 0.0)
         for drafter in info.drafters:
             self._count("draft_seconds_total", (drafter,), 0.0)
@@ -105,6 +112,8 @@ class Metrics:
         with self._lock:
             self._count("prefill_seconds_total", (), stats.prefill_seconds)
             self._count("prefill_tokens_total", (), stats.prefill_tokens)
+            self._count("reused_tokens_total", (), stats.reused_tokens)
+            self._count("preemptions_total", (), stats.preemptions)
             if not stats.load:
                 return
             window = "plain" if stats.window.plain else "served"

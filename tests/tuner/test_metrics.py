@@ -1,5 +1,6 @@
 import re
 import threading
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -91,8 +92,17 @@ def test_a_prefill_without_decoding_is_no_cycle() -> None:
     metrics.fold_cycle(cycle(prefill_tokens=64))
     samples = read(metrics)
     assert samples["prefill_tokens_total"] == 64
+    assert (samples["reused_tokens_total"], samples["preemptions_total"]) == (0, 0)
     assert samples["cycles_total{window=served}"] == 0
     assert "cycle_seconds_count{window=served}" not in samples
+
+
+def test_tokens_from_the_cache_and_preemptions_are_counted_whether_anything_decodes_or_not() -> None:
+    metrics = make_metrics()
+    metrics.fold_cycle(replace(cycle(prefill_tokens=64), reused_tokens=48))
+    metrics.fold_cycle(replace(cycle(sequence()), reused_tokens=16, preemptions=2))
+    samples = read(metrics)
+    assert (samples["reused_tokens_total"], samples["preemptions_total"]) == (64, 2)
 
 
 def test_a_request_is_measured_by_arm_and_length() -> None:
