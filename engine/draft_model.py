@@ -1,47 +1,13 @@
-"""Draft models: a small causal model that shares the target's vocabulary.
-
-One of ours is layers only: it reads the target's embedding and scores the target's rows of a reduced output
-vocabulary. Or any model folder whose tokenizer is the target's: it brings its own embedding and head.
-"""
+"""Any model folder whose tokenizer is the target's, as a drafter: it brings its own embedding and head."""
 
 from pathlib import Path
 
 from engine.decoder import Decoder
-from engine.drafter_files import DrafterError, DrafterFile
+from engine.drafter_files import DrafterError
 from engine.learned_drafter import DRAFT_STOP, LearnedDrafter
-from engine.learned_weights import load_learned
 from engine.model_config import ModelConfig, ModelError
 from engine.weights import load_decoder
 from kernels.native_draft import NativeDraft
-
-
-def load_draft_model(
-    drafter: DrafterFile, target: Decoder, *, memory_bytes: int, stop: float = DRAFT_STOP
-) -> LearnedDrafter:
-    """One of ours.
-
-    Raises:
-        DrafterError: a tensor is missing or has another shape than drafter.json says.
-    """
-    weights = load_learned(drafter, target)
-    layers = weights.layers
-    native_draft = NativeDraft(
-        target.native,
-        target.model,
-        layers.model,
-        weights.output_tokens.numel(),
-        weights.output_tokens,
-        None,
-        keep=layers,
-    )
-    return LearnedDrafter(
-        drafter.name,
-        native_draft,
-        context_limit=layers.capacity,
-        memory_bytes=memory_bytes,
-        reads_features=False,
-        stop=stop,
-    )
 
 
 def load_model_as_drafter(

@@ -2,9 +2,9 @@
 
 from engine.blocks import BLOCK_TOKENS
 from engine.decoder import Decoder
-from engine.draft_model import load_draft_model, load_model_as_drafter
+from engine.draft_model import load_model_as_drafter
 from engine.drafter import Drafter
-from engine.drafter_files import NGRAM, DrafterError, DrafterKind
+from engine.drafter_files import NGRAM, DrafterError
 from engine.drafter_plan import (
     SUFFIX_SHARED_TOKENS,
     DraftedTarget,
@@ -13,8 +13,8 @@ from engine.drafter_plan import (
     plan_drafter,
     planned_bytes,
 )
-from engine.feature_head import load_feature_head
 from engine.learned_drafter import DRAFT_STOP
+from engine.learned_weights import load_learned
 from engine.ngram import NgramDrafter
 from engine.paired_drafter import PairedDrafter
 from engine.suffix import SuffixDrafter
@@ -89,8 +89,7 @@ class DrafterSet:
             suffix, learned = (self.loaded.get(part.name) or self._load(part) for part in plan.parts)
             return PairedDrafter(plan.name, suffix, learned, memory_bytes=planned_bytes(added))
         if plan.learned is not None:
-            ours = load_feature_head if plan.learned.kind is DrafterKind.FEATURE_HEAD else load_draft_model
-            return ours(plan.learned, decoder, memory_bytes=plan.memory_bytes, stop=stop)
+            return load_learned(plan.learned, decoder, memory_bytes=plan.memory_bytes, stop=stop)
         if plan.folder is not None and plan.config is not None:
             return load_model_as_drafter(
                 plan.folder, plan.name, plan.config, decoder, memory_bytes=plan.memory_bytes, stop=stop

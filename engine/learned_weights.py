@@ -1,6 +1,15 @@
-"""A drafter of ours from its folder into layers over the target's blocks."""
+"""A drafter of ours from its folder: layers over the target's blocks, which read the target's embedding and score the
+target's rows of a reduced output vocabulary.
 
-from dataclasses import dataclass, replace
+A draft model is no more than that. A feature head (EAGLE, Li et al. 2024) reads the target's own view of the text as
+well. At position i it joins the embedding of token x_i with the target's feature of position i - 1, the hidden state
+after its final norm: ``u = fc . concat(rmsnorm(embedding), rmsnorm(feature))``. One layer of the target's kind follows,
+causal over its own keys and values. Its output, normed, stands for the target's feature at i: times the target's rows
+of the output tokens it gives the draft's logits, and it is the feature that the next step joins with the drafted token.
+The feature before the first token is zero.
+"""
+
+from dataclasses import replace
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -9,37 +18,33 @@ from torch import Tensor
 from engine.checkpoint import Checkpoint
 from engine.decoder import Decoder
 from engine.drafter_files import OUTPUT_TOKENS, WEIGHTS, DrafterError, DrafterFile, DrafterKind
+from engine.learned_drafter import DRAFT_STOP, LearnedDrafter
 from engine.model_config import ModelConfig, ModelError
 from engine.model_tensors import layer_tensors
 from engine.model_weights import Weights, layer_weights
-from kernels.native_draft import head_rows
+from engine.packed import packed
+from kernels.native_draft import Join, NativeDraft, head_rows
 
 JOIN, EMBEDDING_NORM, FEATURE_NORM = "fc.weight", "embedding_norm.weight", "feature_norm.weight"
 
 
-@dataclass(frozen=True, slots=True)
-class LearnedWeights:
-    """What drafts: layers with their cache and a head of the output tokens, and where they stand for."""
-
-    layers: Decoder
-    output_tokens: Tensor
-    """int32, rising: the token of each row of the head."""
-    extra: dict[str, Tensor]
-    """The tensors that only a feature head has, by name."""
-
-
-def load_learned(drafter: DrafterFile, target: Decoder) -> LearnedWeights:
+def load_learned(
+    drafter: DrafterFile, target: Decoder, *, memory_bytes: int, stop: float = DRAFT_STOP
+) -> LearnedDrafter:
     """Read a drafter that `engine.drafter_files.check_fits` found to fit `target`.
 
     Raises:
-        DrafterError: a tensor is missing or has another shape than drafter.json says.
+        DrafterError: it reads features, which the target does not keep, or a tensor is missing or has another shape
+            than drafter.json says.
     """
+    reads_features = drafter.kind is DrafterKind.FEATURE_HEAD
+    if reads_features and target.features is None:
+        raise DrafterError(f"the drafter {drafter.name!r} reads features, which this target was loaded without")
     config = drafter.config
     hidden = config.hidden_size
-    extra: dict[str, tuple[int, ...]] = {}
-    if drafter.kind is DrafterKind.FEATURE_HEAD:
-        extra = {JOIN: (hidden, 2 * hidden), EMBEDDING_NORM: (hidden,), FEATURE_NORM: (hidden,)}
-    expected = {"norm.weight": (hidden,), **extra}
+    expected: dict[str, tuple[int, ...]] = {"norm.weight": (hidden,)}
+    if reads_features:
+        expected |= {JOIN: (hidden, 2 * hidden), EMBEDDING_NORM: (hidden,), FEATURE_NORM: (hidden,)}
     for layer in range(config.num_layers):
         expected |= layer_tensors(config, f"layers.{layer}.")
     try:
@@ -53,10 +58,30 @@ def load_learned(drafter: DrafterFile, target: Decoder) -> LearnedWeights:
             blocks=target.blocks,
             capacity=min(config.max_position, target.capacity),
         )
-        tensors = {name: checkpoint.take(name, *shape).clone() for name, shape in extra.items()}
+        join = _join(checkpoint, hidden, target) if reads_features else None
     except ModelError as error:
         raise DrafterError(f"the drafter {drafter.name!r} cannot be loaded: {error}") from error
-    return LearnedWeights(layers, output_tokens, tensors)
+    native_draft = NativeDraft(
+        target.native, target.model, layers.model, output_tokens.numel(), output_tokens, join, keep=layers
+    )
+    return LearnedDrafter(
+        drafter.name,
+        native_draft,
+        context_limit=layers.capacity,
+        memory_bytes=memory_bytes,
+        reads_features=reads_features,
+        stop=stop,
+    )
+
+
+def _join(checkpoint: Checkpoint, hidden: int, target: Decoder) -> Join:
+    assert target.features is not None
+    return Join(
+        strips=packed(target.native, checkpoint.take(JOIN, hidden, 2 * hidden).to(target.dtype)),
+        embedding_norm=checkpoint.take(EMBEDDING_NORM, hidden).to(torch.float32, copy=True),
+        feature_norm=checkpoint.take(FEATURE_NORM, hidden).to(torch.float32, copy=True),
+        features=target.features,
+    )
 
 
 def _weights(config: ModelConfig, checkpoint: Checkpoint, output_tokens: Tensor, target: Decoder) -> Weights:

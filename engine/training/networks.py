@@ -9,6 +9,7 @@ real tokens and features up to base b. Its keys are those of step 1 up to b, and
 steps 2..s (Zhang et al. 2024, "Learning Harmonized Representations for Speculative Sampling", does so in training).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -129,7 +130,7 @@ class DrafterLayer(nn.Module):
         return out
 
 
-class Drafter(nn.Module):
+class Drafter(nn.Module, ABC):
     """What training needs of either kind."""
 
     def __init__(self, shape: NetworkShape) -> None:
@@ -151,6 +152,7 @@ class Drafter(nn.Module):
         normed: Tensor = self.norm(hidden)
         return normed
 
+    @abstractmethod
     def step(self, embedded: Tensor, features: Tensor, step: int, cache: list[DraftedKeys]) -> Tensor:
         """One drafting step for every base.
 
@@ -164,7 +166,6 @@ class Drafter(nn.Module):
         Returns:
             [batch, bases, hidden] float32, what the target's rows are multiplied with.
         """
-        raise NotImplementedError
 
 
 class FeatureHead(Drafter):

@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save_file
 
 from engine.blocks import BLOCK_TOKENS
 from engine.decoder import Decoder
-from engine.draft_model import load_draft_model
 from engine.drafter_files import (
     DESCRIPTION,
     WEIGHTS,
@@ -31,7 +30,7 @@ from engine.drafter_files import (
 )
 from engine.drafter_plan import DraftedTarget, DrafterPlan, check_memory, plan_drafter, planned_bytes
 from engine.drafter_set import DrafterSet
-from engine.feature_head import load_feature_head
+from engine.learned_weights import load_learned
 from engine.model_config import ModelError, read_config
 from engine.vocabulary import Vocabulary, first_difference, read_vocabulary
 from engine.weights import load_decoder
@@ -278,8 +277,7 @@ def test_memory_is_known_before_a_drafter_of_ours_is_loaded(
     cache = BLOCKS * BLOCK_TOKENS * 2 * 32 * 4
     assert 0 < plan.memory_bytes - held - head - cache < 1_000_000
     target = loaded(tiny_model, native)
-    load = load_feature_head if kind is DrafterKind.FEATURE_HEAD else load_draft_model
-    assert load(plan.learned, target, memory_bytes=plan.memory_bytes).memory_bytes == plan.memory_bytes
+    assert load_learned(plan.learned, target, memory_bytes=plan.memory_bytes).memory_bytes == plan.memory_bytes
 
 
 def test_memory_of_a_model_folder_is_known_before_it_is_loaded(

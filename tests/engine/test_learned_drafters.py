@@ -12,12 +12,12 @@ from torch import Tensor
 
 from engine.blocks import BLOCK_TOKENS
 from engine.decoder import Decoder
-from engine.draft_model import load_draft_model, load_model_as_drafter
+from engine.draft_model import load_model_as_drafter
 from engine.drafter import SILENT, Proposal
 from engine.drafter_files import DrafterKind, check_model_fits, read_drafter
 from engine.drafter_plan import CATCH_UP_TOKENS
-from engine.feature_head import load_feature_head
 from engine.learned_drafter import LearnedDrafter, proposal_of
+from engine.learned_weights import load_learned
 from engine.messages import Sampling, Submit
 from engine.request import RunningSequence
 from engine.rows import Rows
@@ -53,9 +53,7 @@ def folders(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
 
 def load(folder: Path, target: Decoder, stop: float = 0.0) -> LearnedDrafter:
-    drafter = read_drafter(folder)
-    loader = load_feature_head if drafter.kind is DrafterKind.FEATURE_HEAD else load_draft_model
-    return loader(drafter, target, memory_bytes=0, stop=stop)
+    return load_learned(read_drafter(folder), target, memory_bytes=0, stop=stop)
 
 
 def running(

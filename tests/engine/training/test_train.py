@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from engine.drafter_files import DrafterKind, check_fits, read_drafter
-from engine.feature_head import load_feature_head
+from engine.learned_weights import load_learned
 from engine.model_config import read_config
 from engine.training import generation, train
 from engine.training.distillation import DistillationSettings
@@ -65,7 +65,7 @@ def test_a_drafter_is_made_that_fits_its_target(
     assert {each.dtype for name, each in tensors.items() if name != "output_tokens"} == {torch.bfloat16}
     if kind == DrafterKind.FEATURE_HEAD:
         target = load_decoder(tiny_model, blocks=16, capacity=128, features=True, native=native)
-        assert load_feature_head(read, target, memory_bytes=made.weight_bytes).name == "tiny-head"
+        assert load_learned(read, target, memory_bytes=made.weight_bytes).name == "tiny-head"
 
 
 def test_the_card_and_the_description_say_how_it_was_made(options: TrainingOptions) -> None:
