@@ -8,20 +8,24 @@ sequence has emitted advance it.
 
 import json
 import queue
+import re
+import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, StructTag, grammar_from
+from llguidance import LLMatcher, LLTokenizer, StructTag, grammar_from
 from numpy.typing import NDArray
+
+from engine.grammar_check import LIMITS, checked, lark_schemas, sentence
+from engine.grammar_check import GrammarError as GrammarError
 
 Mask = NDArray[np.int32]
 
-MAX_GRAMMAR_CHARACTERS = 256_000
-MAX_LEXER_STATES = 50_000
-_MESSAGE_CHARACTERS = 300
+MAX_CHOICES_CHARACTERS = 50_000
 _JSON_OPTIONS: Mapping[str, Any] = {
     # Left to itself a small model can fill its output with blanks between two values.
     "whitespace_pattern": r"[ \n\t]{0,16}",
@@ -30,17 +34,13 @@ _JSON_OPTIONS: Mapping[str, Any] = {
 }
 
 
-class GrammarError(ValueError):
-    """A grammar that cannot be used; the message is one sentence for people."""
-
-
 def json_schema_grammar(schema: Mapping[str, Any] | bool) -> str:
     """JSON that validates against `schema`. Raises GrammarError."""
     if schema is False:
         raise GrammarError("the schema is false, which nothing satisfies")
     options: Any = dict(_JSON_OPTIONS)
-    text = json.dumps({} if schema is True else schema)
-    return _checked(LLMatcher.grammar_from_json_schema(text, overrides=options))
+    given = {} if schema is True else schema
+    return checked(lambda: LLMatcher.grammar_from_json_schema(_written(given), overrides=options), [given])
 
 
 def json_object_grammar() -> str:
@@ -50,56 +50,66 @@ def json_object_grammar() -> str:
 
 def regex_grammar(pattern: str) -> str:
     """Text that `pattern` matches from end to end. Raises GrammarError."""
-    return _checked(LLMatcher.grammar_from_regex(pattern))
+    return checked(lambda: LLMatcher.grammar_from_regex(pattern))
 
 
 def choice_grammar(choices: Sequence[str]) -> str:
     """One of `choices`. Raises GrammarError."""
-    return _checked(grammar_from("choice", json.dumps(list(choices))))
+    characters = sum(len(choice) for choice in choices)
+    if characters > MAX_CHOICES_CHARACTERS:
+        raise GrammarError(
+            f"its {len(choices)} strings have {characters} characters; give at most {MAX_CHOICES_CHARACTERS} in all"
+        )
+    # One expression: as alternatives of a grammar, thousands of them would take thousands of times as long.
+    return regex_grammar("|".join(re.sub(r"[][\\.+*?()|{}^$#&~/-]", r"\\\g<0>", choice) for choice in choices))
 
 
 def context_free_grammar(text: str) -> str:
     """A context-free grammar, GBNF (llama.cpp's EBNF) or llguidance's Lark. Raises GrammarError."""
-    try:
-        made = grammar_from("grammar", text)
-    except ValueError as error:
-        raise GrammarError(_sentence(str(error))) from error
-    return _checked(made)
+    return checked(lambda: grammar_from("grammar", text), lark_schemas(text))
 
 
 def tool_call_grammar(functions: Sequence[tuple[str, Mapping[str, Any]]], begin: str, end: str, several: bool) -> str:
     """Calls ``{"name": ..., "arguments": {...}}`` between `begin` and `end`: one, or `several` with a line break
     between them. `functions` are names with the JSON schemas of their arguments. Raises GrammarError."""
-    more = f" ({_literal(chr(10))} call)*" if several else ""
-    rules = [
-        f"start: call{more}",
-        f"call: {_literal(begin)} body {_literal(end)}",
-        "body: " + " | ".join(f"body_{index}" for index in range(len(functions))),
-    ]
-    for index, (name, arguments) in enumerate(functions):
-        head = f'{{"name": {json.dumps(name)}, "arguments": '
-        # Each schema is a %json of its own, so that it keeps the root that its references point to.
-        schema = json.dumps({**arguments, "x-guidance": dict(_JSON_OPTIONS)})
-        rules.append(f"body_{index}: {_literal(head)} %json {schema} {_literal('}')}")
-    return _checked(LLMatcher.grammar_from_lark("\n".join(rules)))
+
+    def make() -> str:
+        more = f" ({_written(chr(10))} call)*" if several else ""
+        rules = [
+            f"start: call{more}",
+            f"call: {_written(begin)} body {_written(end)}",
+            "body: " + " | ".join(f"body_{index}" for index in range(len(functions))),
+        ]
+        for index, (name, arguments) in enumerate(functions):
+            head = f'{{"name": {_written(name)}, "arguments": '
+            # Each schema is a %json of its own, so that it keeps the root that its references point to.
+            schema = _written({**arguments, "x-guidance": dict(_JSON_OPTIONS)})
+            rules.append(f"body_{index}: {_written(head)} %json {schema} {_written('}')}")
+        return LLMatcher.grammar_from_lark("\n".join(rules))
+
+    return checked(make, [arguments for _, arguments in functions])
 
 
 def tool_text_grammar(functions: Sequence[tuple[str, Mapping[str, Any]]], mark: str, begin: str, end: str) -> str:
     """Any text, in which `mark` begins a call as in `tool_call_grammar`. Raises GrammarError."""
-    tags = [
-        StructTag(
-            trigger=mark,
-            begin=f'{begin}{{"name": {json.dumps(name)}, "arguments": ',
-            grammar={**arguments, "x-guidance": dict(_JSON_OPTIONS)},
-            end=f"}}{end}",
-        )
-        for name, arguments in functions
-    ]
-    return _checked(LLMatcher.grammar_from_lark(StructTag.to_grammar(tags, assume_special=False)))
+
+    def make() -> str:
+        tags = [
+            StructTag(
+                trigger=mark,
+                begin=f'{begin}{{"name": {_written(name)}, "arguments": ',
+                grammar={**arguments, "x-guidance": dict(_JSON_OPTIONS)},
+                end=f"}}{end}",
+            )
+            for name, arguments in functions
+        ]
+        return LLMatcher.grammar_from_lark(StructTag.to_grammar(tags, assume_special=False))
+
+    return checked(make, [arguments for _, arguments in functions])
 
 
-def _literal(text: str) -> str:
-    return json.dumps(text)
+def _written(value: object) -> str:
+    return json.dumps(value, allow_nan=False)
 
 
 class Matcher:
@@ -168,7 +178,7 @@ class Matcher:
         return mask
 
     def _error(self) -> GrammarError:
-        return GrammarError(f"The grammar cannot be followed any further: {_sentence(self._matcher.get_error())}")
+        return GrammarError(f"The grammar cannot be followed any further: {sentence(self._matcher.get_error())}")
 
 
 class Grammars:
@@ -188,10 +198,11 @@ class Grammars:
         try:
             self._tokenizer = LLTokenizer(text, n_vocab=vocabulary, eos_token=self._end_token)
         except ValueError as error:
-            raise GrammarError(_sentence(f"llguidance cannot use this tokenizer: {error}")) from error
-        # A state takes one to two kilobytes, and they are made as the text meets them.
-        self._limits = LLParserLimits(verbose_errors=False, max_lexer_states=MAX_LEXER_STATES)
+            raise GrammarError(sentence(f"llguidance cannot use this tokenizer: {error}")) from error
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar")
+        self._lock = threading.Lock()
+        self._waiting: dict[str, deque[tuple[int, frozenset[int]]]] = {}
+        """Sequences by grammar, which take turns: one request may ask for hundreds of sequences with its own."""
         self._ready: queue.SimpleQueue[tuple[int, Matcher | GrammarError]] = queue.SimpleQueue()
         self.pending = 0
         """Matchers that were asked for and not taken yet."""
@@ -199,7 +210,9 @@ class Grammars:
     def start(self, request_key: int, grammar: str, end_tokens: Sequence[int]) -> None:
         """Ask for the matcher of a sequence; `take` gives it once it is made."""
         self.pending += 1
-        self._thread.submit(self._make, request_key, grammar, frozenset(end_tokens))
+        with self._lock:
+            self._waiting.setdefault(grammar, deque()).append((request_key, frozenset(end_tokens)))
+        self._thread.submit(self._make_next)
 
     def take(self, wait_seconds: float = 0.0) -> list[tuple[int, Matcher | GrammarError]]:
         """What has been made since, by request key. Where nothing has, wait up to `wait_seconds` for the first."""
@@ -213,13 +226,24 @@ class Grammars:
         return taken
 
     def matcher(self, grammar: str, end_tokens: frozenset[int]) -> Matcher:
-        """A matcher at the beginning of `grammar`. Raises GrammarError."""
-        made = LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
-        if made.is_error():
-            raise GrammarError(_sentence(f"The grammar cannot be used: {made.get_error()}"))
-        return Matcher(made, self._vocabulary, self._end_token, end_tokens)
+        """A matcher at the beginning of `grammar`, with its first mask computed once, since that one takes longest.
 
-    def _make(self, request_key: int, grammar: str, end_tokens: frozenset[int]) -> None:
+        Raises GrammarError.
+        """
+        made = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
+        if made.is_error():
+            raise GrammarError(sentence(f"The grammar cannot be used: {made.get_error()}"))
+        matcher = Matcher(made, self._vocabulary, self._end_token, end_tokens)
+        matcher.masks(())
+        return matcher
+
+    def _make_next(self) -> None:
+        with self._lock:
+            grammar = next(iter(self._waiting))
+            sequences = self._waiting.pop(grammar)
+            request_key, end_tokens = sequences.popleft()
+            if sequences:
+                self._waiting[grammar] = sequences
         made: Matcher | GrammarError
         try:
             made = self.matcher(grammar, end_tokens)
@@ -228,18 +252,3 @@ class Grammars:
         except BaseException as error:  # noqa: BLE001 - llguidance's own panics: the sequence must hear of it
             made = GrammarError(f"The grammar cannot be used: llguidance failed with {type(error).__name__}.")
         self._ready.put((request_key, made))
-
-
-def _checked(grammar: str) -> str:
-    if len(grammar) > MAX_GRAMMAR_CHARACTERS:
-        raise GrammarError(f"it has {len(grammar)} characters; give at most {MAX_GRAMMAR_CHARACTERS}")
-    refused, messages = LLMatcher.validate_grammar_with_warnings(grammar, limits=LLParserLimits(verbose_errors=False))
-    if refused or messages:
-        raise GrammarError(_sentence(messages[0]))
-    return grammar
-
-
-def _sentence(message: str) -> str:
-    """A message of llguidance, which may have many lines, as one that fits a sentence."""
-    text = " ".join(message.split()).rstrip(".")
-    return text if len(text) <= _MESSAGE_CHARACTERS else text[: _MESSAGE_CHARACTERS - 1] + "…"

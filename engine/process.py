@@ -59,10 +59,12 @@ class EngineGoneError(Exception):
 class SequenceFailedError(Exception):
     """The engine cannot run this sequence; the message is one sentence for people."""
 
-    def __init__(self, message: str, *, fault: bool = False) -> None:
+    def __init__(self, message: str, *, fault: bool = False, of_grammar: bool = False) -> None:
         super().__init__(message)
         self.fault = fault
         """True: the engine's or the model's fault; False: what the request asks for cannot be."""
+        self.of_grammar = of_grammar
+        """As in `engine.messages.SequenceFailed`."""
 
 
 class DrafterRefusedError(Exception):
@@ -316,10 +318,10 @@ class EngineClient:
                 change = self._changes.pop(serial, None)
                 if change is not None and not change.done():
                     change.set_result(message)
-            case SequenceFailed(request_key, text, fault):
+            case SequenceFailed(request_key, text, fault, of_grammar):
                 generation = self._generations.pop(request_key, None)
                 if generation is not None:
-                    generation.put(SequenceFailedError(text, fault=fault))
+                    generation.put(SequenceFailedError(text, fault=fault, of_grammar=of_grammar))
 
     def _fail_all(self) -> None:
         gone = EngineGoneError(self.end)

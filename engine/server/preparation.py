@@ -79,6 +79,8 @@ class Preparation:
             for prompt, room in zip(prompts, rooms, strict=True)
         ]
         decision = self._resolver.decide(context, features[0])
+        structured = fields.controls.structured
+        grammar_field = structured.field if structured is not None else "tools"
         jobs: list[Job] = []
         for prompt, room, of_prompt in zip(prompts, rooms, features, strict=True):
             # Without a seed, equal prompts in one request differ, as they would in separate requests.
@@ -97,7 +99,7 @@ class Preparation:
                     grammar=asked.grammar,
                 )
                 detected = steering.language is None
-                jobs.append(Job(submit, of_prompt, asked.received_at, resolve_output=detected, tools=asked.tools))
+                jobs.append(Job(submit, of_prompt, asked.received_at, detected, asked.tools, grammar_field))
         return Prepared(tuple(jobs), sum(len(prompt) for prompt in prompts), decision, steering.debug)
 
     def _check_prompts(self, asked: Asked) -> None:

@@ -1,10 +1,11 @@
 """What a request asks of the form of its output: response_format, structured_outputs and guided_*, as one grammar."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from pydantic_core import from_json
 
 from engine.grammar import (
     GrammarError,
@@ -120,7 +121,7 @@ def _schema(value: object, field: str) -> object:
     if not isinstance(value, str):
         return value
     try:
-        schema = json.loads(value)
+        schema = from_json(value, allow_inf_nan=False)
     except ValueError as error:
         raise invalid(field, value, "a JSON schema") from error
     if not isinstance(schema, dict | bool):

@@ -13,6 +13,9 @@ from engine.token_bytes import load_token_bytes
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_OPENING_CHARACTERS = 16
+"""For each token of the context, of a text that is longer: nearly every text has more tokens than the context by
+then, and the rest of it need not be read."""
 _END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>")
 """Tokens that end a turn or a text by their name, whatever the configuration says."""
 
@@ -36,7 +39,7 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text to be continued, with whatever the model wants in front of it."""
+        """Token ids of a text to be continued, with whatever the model wants in front of it. Raises `ApiError`."""
         ...
 
     def encode_output(self, text: str) -> list[int]:
@@ -51,8 +54,11 @@ class Tokenizer(Protocol):
 class ModelTokenizer:
     """A `Tokenizer` from a model folder, through transformers."""
 
-    def __init__(self, tokenizer: "PreTrainedTokenizerBase", model_path: Path, vocabulary: int) -> None:
+    def __init__(
+        self, tokenizer: "PreTrainedTokenizerBase", model_path: Path, vocabulary: int, context_limit: int | None
+    ) -> None:
         self._tokenizer = tokenizer
+        self._context_limit = context_limit
         self.token_bytes: list[bytes] = load_token_bytes(model_path, vocabulary)
         self.stop_token_ids: tuple[int, ...] = _stop_token_ids(tokenizer, model_path)
         self.special_tokens: Mapping[int, str] = {
@@ -60,6 +66,7 @@ class ModelTokenizer:
         }
 
     def encode(self, text: str) -> list[int]:
+        self._refuse_long(text, "prompt")
         return self._encode(text, add_special_tokens=True)
 
     def encode_output(self, text: str) -> list[int]:
@@ -80,23 +87,46 @@ class ModelTokenizer:
             text = self._tokenizer.apply_chat_template(
                 turns, tools=declared, add_generation_prompt=True, tokenize=False
             )
-        except TemplateError as error:
+        except (TemplateError, RecursionError) as error:
             raise ApiError(
                 f"messages cannot be rendered by the model's chat template; {error}.",
                 param="messages",
                 code="invalid_value",
             ) from error
-        return self._encode(str(text), add_special_tokens=False)
+        # The arguments of a call may name half of a surrogate pair, which is no text.
+        text = str(text).encode(errors="replace").decode()
+        self._refuse_long(text, "messages")
+        return self._encode(text, add_special_tokens=False)
+
+    def _refuse_long(self, text: str, field: str) -> None:
+        """Raise `ApiError` for a text that is far too long, at a cost that the context sets and not the text."""
+        limit = self._context_limit
+        if limit is None:
+            return
+        characters = _OPENING_CHARACTERS * limit
+        while characters < len(text):
+            # Twice the limit: the rest of a text can change the last few tokens of its opening, and no more.
+            if len(self._encode(text[:characters], add_special_tokens=False)) >= 2 * limit:
+                raise ApiError(
+                    f"{field} has more than {limit} tokens and the context holds {limit}, output included; "
+                    f"give at most {limit - 1}.",
+                    param=field,
+                    code="context_length_exceeded",
+                )
+            characters *= 4
 
     def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        # The tokenizer behind transformers' wrapper: no warning about the length, and safe in any thread.
-        encoding = self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens)
-        ids: list[int] = encoding.ids
+        # The tokenizer behind transformers' wrapper: no warning about the length, and safe in any thread. Alone among
+        # its methods this one lets other threads run; the offsets that it leaves out are quadratic in a long text.
+        backend = self._tokenizer.backend_tokenizer
+        ids: list[int] = backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         return ids
 
 
-def load_tokenizer(model_path: Path, vocabulary: int) -> ModelTokenizer:
+def load_tokenizer(model_path: Path, vocabulary: int, context_limit: int | None = None) -> ModelTokenizer:
     """The tokenizer of the model in `model_path`, whose target has `vocabulary` logits. Reads local files only.
+
+    With `context_limit`, a text that has far more tokens is refused before it has been read whole.
 
     Raises:
         ModelError: its files are missing or damaged, or are those of another model.
@@ -105,7 +135,7 @@ def load_tokenizer(model_path: Path, vocabulary: int) -> ModelTokenizer:
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(model_path, local_files_only=True)
-        return ModelTokenizer(tokenizer, model_path, vocabulary)
+        return ModelTokenizer(tokenizer, model_path, vocabulary, context_limit)
     except ModelError:
         raise
     except Exception as error:  # tokenizers raises bare ones for a file that it cannot read

@@ -147,8 +147,9 @@ def parse_calls(calls: Sequence[object], prefix: str) -> tuple[CallTurn, ...]:
             given["function"], CALLED_RULES, prefix=f"{at}function.", required={"name": "a string", "arguments": "JSON"}
         )
         try:
+            # As this server writes the arguments of a call, they may name half of a surrogate pair.
             json.loads(called["arguments"])
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise invalid(f"{at}function.arguments", called["arguments"], "JSON in a string") from error
         parsed.append(CallTurn(given["id"], called["name"], called["arguments"]))
     return tuple(parsed)

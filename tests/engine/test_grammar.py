@@ -1,6 +1,8 @@
 """engine.grammar: what is refused, and a matcher that only emitted tokens advance."""
 
 import json
+import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -9,7 +11,6 @@ import pytest
 from tokenizers import Tokenizer
 
 from engine.grammar import (
-    MAX_GRAMMAR_CHARACTERS,
     GrammarError,
     Grammars,
     Mask,
@@ -22,6 +23,7 @@ from engine.grammar import (
     tool_call_grammar,
     tool_text_grammar,
 )
+from engine.grammar_check import MAX_GRAMMAR_CHARACTERS
 from tests.engine.logit_target import VOCABULARY
 from tests.engine.tiny_model import END_OF_TEXT, IM_END, make_tiny_model
 
@@ -208,3 +210,199 @@ def test_a_tokenizer_without_special_tokens_cannot_be_used(folder: Path, tmp_pat
     (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
     with pytest.raises(GrammarError, match="special token"):
         Grammars(tmp_path, VOCABULARY)
+
+
+HOSTILE = ["(a{1000}){1000}", "x(a{1000}){1000}", "((a{100}){100}){100}", "a{100000}", "a{1000000000}"]
+
+
+@pytest.mark.parametrize("pattern", HOSTILE)
+@pytest.mark.parametrize("make", [regex_grammar, lambda pattern: json_schema_grammar({"pattern": f"^{pattern}$"})])
+def test_repetitions_within_repetitions_are_refused_at_once_or_at_the_token_where_they_begin(
+    grammars: Grammars, make: Callable[[str], str], pattern: str
+) -> None:
+    started = time.thread_time()
+    with pytest.raises(GrammarError, match=r"give a simpler one|cannot be followed any further"):
+        follow(grammars.matcher(make(pattern), ENDS), 20)
+    assert time.thread_time() - started < 1.0
+
+
+def test_a_grammar_whose_work_comes_later_ends_its_own_sequence_at_once(grammars: Grammars) -> None:
+    matcher = grammars.matcher(regex_grammar("[a-z]{3}((a?){1000}){1000}"), ENDS)
+    with pytest.raises(GrammarError, match="cannot be followed any further"):
+        follow(matcher, 200)
+
+
+def follow(matcher: Matcher, steps: int) -> None:
+    """Take the lowest token at every step; none of their masks may take long."""
+    for _ in range(steps):
+        started = time.thread_time()
+        tokens = tokens_of(matcher.masks(())[0]) - ENDS
+        assert time.thread_time() - started < 0.2
+        if not tokens:
+            return
+        matcher.accept([min(tokens)])
+
+
+def fields(count: int, required: bool) -> dict[str, object]:
+    kinds: list[dict[str, object]] = [
+        {"type": "string", "maxLength": 100},
+        {"type": "integer", "minimum": 0, "maximum": 100_000},
+        {"enum": [f"value number {index}" for index in range(20)]},
+        {"type": "array", "items": {"type": "number"}, "maxItems": 20},
+        {"type": "string", "format": "date-time"},
+        {"type": ["string", "null"], "pattern": r"^[A-Z]{2}-\d{4,8}$"},
+        {"type": "number", "multipleOf": 0.25},
+    ]
+    properties = {f"field_{index}": kinds[index % len(kinds)] for index in range(count)}
+    needed = list(properties) if required else []
+    return {"type": "object", "properties": properties, "required": needed, "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: json_schema_grammar(fields(400, required=True)), '{"field_0": "a", "field_1": 12'),
+        (lambda: json_schema_grammar(fields(300, required=False)), '{"field_7": "a", "field_286": 0.5'),
+        (lambda: json_schema_grammar({"enum": [f"{index}: {'x' * 40}" for index in range(900)]}), f'"899: {"x" * 40}"'),
+        (lambda: choice_grammar([f"{index} [a|b]*" for index in range(3000)]), "2999 [a|b]*"),
+        (lambda: regex_grammar(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"), "2026-11-30"),
+        (
+            lambda: regex_grammar(r"[A-Za-z0-9._%+-]{1,64}@([A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}"),
+            "a.b@mail.example.org",
+        ),
+        (lambda: regex_grammar(r"https?://[\w.-]+(:\d+)?(/[\w./%-]*)?(\?[\w=&%-]*)?"), "https://a.org/b?c=d"),
+        (lambda: json_schema_grammar({"type": "string", "pattern": r"^[\p{L}\s'-]{1,100}$"}), '"Zoë d\'Or"'),
+        (lambda: json_schema_grammar({"type": "string", "maxLength": 10_000}), '"' + "lorem ipsum " * 200 + '"'),
+        (lambda: json_schema_grammar({"type": "integer", "multipleOf": 3600}), "7200"),
+    ],
+)
+def test_ordinary_forms_are_followed_within_the_limits(
+    grammars: Grammars, encode: Callable[[str], list[int]], make: Callable[[], str], text: str
+) -> None:
+    matcher = grammars.matcher(make(), ENDS)
+    for token in encode(text):
+        assert token in tokens_of(matcher.masks(())[0])
+        matcher.accept([token])
+
+
+@pytest.mark.parametrize(
+    "value", [10**400, 10**5000, float("inf"), float("nan"), "\ud800"], ids=["400", "5000", "inf", "nan", "half"]
+)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda value: json_schema_grammar({"const": value}),
+        lambda value: json_schema_grammar({"type": "number", "multipleOf": value}),
+        lambda value: tool_call_grammar([("go", {"type": "object", "default": value})], "<<", ">>", several=True),
+        lambda value: tool_text_grammar([("go", {"type": "object", "default": value})], "<<", "<<", ">>"),
+    ],
+)
+def test_a_schema_with_a_value_that_json_cannot_write_is_refused(make: Callable[[object], str], value: object) -> None:
+    with pytest.raises(GrammarError):
+        make(value)
+
+
+@pytest.mark.parametrize("make", [regex_grammar, context_free_grammar, lambda text: choice_grammar([text])])
+def test_half_of_a_surrogate_pair_is_refused(make: Callable[[str], str]) -> None:
+    with pytest.raises(GrammarError):
+        make('root ::= "\ud800"')
+
+
+def test_a_schema_that_is_nested_deeper_than_it_can_be_written_is_refused() -> None:
+    schema: dict[str, object] = {}
+    for _ in range(5000):
+        schema = {"properties": {"a": schema}}
+    with pytest.raises(GrammarError, match="nested too deeply"):
+        json_schema_grammar(schema)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda value: json_schema_grammar({"type": "integer", "multipleOf": value}),
+        lambda value: json_schema_grammar({"allOf": [{"type": "integer", "multipleOf": 983}, {"multipleOf": value}]}),
+        lambda value: tool_call_grammar([("go", {"properties": {"a": {"multipleOf": value}}})], "", "", several=False),
+        lambda value: context_free_grammar('start: %json {"type": "integer", "multipleOf": ' + str(value) + "}"),
+    ],
+)
+def test_multiples_that_would_take_seconds_are_refused(make: Callable[[int], str]) -> None:
+    with pytest.raises(GrammarError, match="multipleOf"):
+        make(999_983)
+
+
+@pytest.mark.parametrize("text", ["root ::=", 'root ::= ""', "start: ", 'root ::= "" | empty\nempty ::= ""'])
+def test_a_grammar_of_the_empty_text_alone_is_refused(text: str) -> None:
+    with pytest.raises(GrammarError, match="only the empty text"):
+        context_free_grammar(text)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: context_free_grammar('root ::= root "a"'), lambda: regex_grammar("[^\\s\\S]")]
+)
+def test_a_grammar_that_nothing_matches_is_refused(make: Callable[[], str]) -> None:
+    with pytest.raises(GrammarError, match="no text matches"):
+        make()
+
+
+def test_a_matcher_is_handed_over_with_its_first_mask_computed_in_the_thread_that_made_it(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    masks = Matcher.masks
+
+    def watched(self: Matcher, drafts: Sequence[int]) -> tuple[Mask | None, ...]:
+        threads.append(threading.current_thread().name)
+        return masks(self, drafts)
+
+    monkeypatch.setattr(Matcher, "masks", watched)
+    grammars.start(1, regex_grammar("a+"), [IM_END])
+    [(_, made)] = grammars.take(5.0)
+    assert isinstance(made, Matcher)
+    assert [name.startswith("grammar") for name in threads] == [True]
+
+
+def test_many_sequences_with_one_grammar_do_not_keep_one_with_another_waiting(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grammars = Grammars(folder, VOCABULARY)
+    made: list[str] = []
+    begun, release = threading.Event(), threading.Event()
+    make = grammars.matcher
+
+    def matcher(grammar: str, end_tokens: frozenset[int]) -> Matcher:
+        begun.set()
+        assert release.wait(10)
+        made.append(grammar)
+        return make(grammar, end_tokens)
+
+    monkeypatch.setattr(grammars, "matcher", matcher)
+    mine, other = regex_grammar("a+"), regex_grammar("b+")
+    for key in range(20):
+        grammars.start(key, mine, [IM_END])
+    assert begun.wait(10)
+    grammars.start(20, other, [IM_END])
+    release.set()
+    taken: dict[int, Matcher | GrammarError] = {}
+    while grammars.pending:
+        taken |= dict(grammars.take(5.0))
+    assert sorted(taken) == list(range(21))
+    assert made.index(other) <= 2
+
+
+def test_other_threads_run_while_a_large_grammar_is_checked() -> None:
+    schema = fields(600, required=True)
+    done = threading.Event()
+    longest = 0.0
+
+    def work() -> None:
+        json_schema_grammar(schema)
+        done.set()
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    last = time.perf_counter()
+    while not done.wait(0.001):
+        now = time.perf_counter()
+        longest, last = max(longest, now - last), now
+    worker.join()
+    assert longest < 0.1

@@ -10,6 +10,10 @@ from collections.abc import AsyncIterator, Iterator
 import uvicorn
 from fastapi import FastAPI
 
+KEEP_ALIVE_SECONDS = 75
+"""Of an idle connection. Clients let go of theirs sooner (httpx after 5 s, most proxies after 60 s): who closes first
+must not be the server, or a request now and then meets a closed connection."""
+
 
 class StartError(Exception):
     """The service cannot start; the message is one sentence for people."""
@@ -59,7 +63,14 @@ def log_no_messages(record: logging.LogRecord) -> bool:
 @contextlib.asynccontextmanager
 async def serving(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
     """Serve `app` on `listener` while the context is open; requests in progress get a few seconds to end."""
-    config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=5)
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=5,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+    )
     # A stream that is cut off when the seconds are over is told by one line, and no fault with a traceback.
     logging.getLogger("uvicorn.error").addFilter(log_no_messages)
     server = HttpServer(config)

@@ -56,7 +56,10 @@ async def running_service(settings: Settings, console: Console, switchback: bool
         client = await EngineClient.start(options, queue, console.log)
         try:
             console.log("reading the tokenizer")
-            tokenizer = await asyncio.to_thread(load_tokenizer, Path(options.model_path), client.info.vocabulary)
+            info = client.info
+            tokenizer = await asyncio.to_thread(
+                load_tokenizer, Path(options.model_path), info.vocabulary, info.context_limit
+            )
             console.log("opening the store, and taking up what it knows of this model")
             known = _load_state(store, client.info.model)
             controller = Controller(
