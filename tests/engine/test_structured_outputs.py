@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine.grammar import choice_grammar, json_schema_grammar, regex_grammar
-from engine.messages import Cancel
+from engine.messages import Cancel, SequenceFailed
 from kernels.sampling import Verifier
 from tests.engine.logit_target import (
     ENDS,
@@ -69,7 +69,15 @@ def test_a_grammar_that_cannot_be_used_fails_its_own_sequence(folder: Path) -> N
     rig = LogitRig(folder)
     rig.run(ask(1, grammar="start: nothing"), ask(2, grammar=regex_grammar("a{3}")))
     assert "cannot be used" in rig.delivered.failures[1]
+    assert [failed.of_grammar for failed in rig.delivered.messages if isinstance(failed, SequenceFailed)] == [True]
     assert rig.text(2) == "aaa"
+
+
+def test_a_sequence_whose_grammar_leaves_no_token_fails_for_its_grammar_and_another_does_not(folder: Path) -> None:
+    rig = LogitRig(folder)
+    rig.run(ask(1, grammar=regex_grammar("a{3}"), allowed_tokens=(0,)), replace(ask(2), max_tokens=0))
+    failed = {one.request_key: one.of_grammar for one in rig.delivered.messages if isinstance(one, SequenceFailed)}
+    assert failed == {1: True, 2: False}
 
 
 def test_a_sequence_that_is_cancelled_while_its_grammar_is_made_leaves_nothing(folder: Path) -> None:

@@ -2,9 +2,13 @@
 
 import asyncio
 import logging
+import socket
 import sys
 
-from tuner.root.http import log_no_messages
+import pytest
+from fastapi import FastAPI
+
+from tuner.root.http import KEEP_ALIVE_SECONDS, HttpServer, listen, log_no_messages, serving
 
 
 def record_of(error: BaseException) -> logging.LogRecord:
@@ -30,3 +34,22 @@ def test_a_cancelled_request_is_no_fault_and_other_lines_stay() -> None:
     line = logging.LogRecord("uvicorn.error", logging.WARNING, __file__, 1, "%d left", (3,), None)
     assert log_no_messages(line)
     assert line.getMessage() == "3 left"
+
+
+def test_a_connection_is_kept_longer_than_its_clients_keep_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    servers: list[HttpServer] = []
+
+    async def serve(self: HttpServer, sockets: list[socket.socket] | None = None) -> None:
+        servers.append(self)
+
+    monkeypatch.setattr(HttpServer, "serve", serve)
+
+    async def run() -> None:
+        with listen("127.0.0.1", 0, "port") as listener:
+            async with serving(FastAPI(), listener):
+                await asyncio.sleep(0)
+
+    asyncio.run(run())
+    # httpx lets go of an idle connection after 5 s, nginx and most balancers after 60.
+    assert [server.config.timeout_keep_alive for server in servers] == [KEEP_ALIVE_SECONDS]
+    assert KEEP_ALIVE_SECONDS > 60

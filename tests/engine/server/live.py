@@ -76,7 +76,9 @@ async def _run(model_path: Path, model: str, ready: "Future[LiveServer]", leave:
             with socket.socket() as listener:
                 listener.bind(("127.0.0.1", 0))
                 listener.listen()
-                server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off", ws="none"))
+                server = uvicorn.Server(
+                    uvicorn.Config(app, log_level="warning", lifespan="off", ws="none", timeout_keep_alive=75)
+                )
                 serving = asyncio.create_task(server.serve([listener]))
                 url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
                 ready.set_result(LiveServer(url, model, engine, sink, asyncio.get_running_loop()))

@@ -29,6 +29,17 @@ from tests.engine.server.harness import (
 CALL: dict[str, Any] = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
 
+
+def tool_with(schema: dict[str, object], **fields: object) -> dict[str, object]:
+    parameters = {"type": "object", "properties": {"a": schema}}
+    return {"type": "function", "function": {"name": "f", "parameters": parameters, **fields}}
+
+
+def call_with(arguments: str) -> dict[str, object]:
+    function = {"name": "f", "arguments": arguments}
+    return {"role": "assistant", "tool_calls": [{"id": "a", "type": "function", "function": function}]}
+
+
 CHAT_REFUSALS: list[tuple[dict[str, Any], str, str]] = [
     ({"temperature": -1}, "temperature", "0 to 2"),
     ({"temperature": 2.01}, "temperature", "0 to 2"),
@@ -112,6 +123,24 @@ CHAT_REFUSALS: list[tuple[dict[str, Any], str, str]] = [
     ({"guided_regex": "(a"}, "guided_regex", "unclosed"),
     ({"guided_choice": []}, "guided_choice", "at least one"),
     ({"guided_grammar": "root ::= nothing"}, "guided_grammar", "nothing"),
+    ({"guided_grammar": "root ::="}, "guided_grammar", "empty text"),
+    ({"guided_regex": "(a{1000}){1000}"}, "guided_regex", "simpler"),
+    ({"guided_choice": [f"choice {index}" for index in range(20_000)]}, "guided_choice", "50000"),
+    ({"guided_json": {"const": 10**400}}, "guided_json", "out of range"),
+    ({"guided_json": '{"const": 1' + "0" * 5000 + "}"}, "guided_json", "JSON schema"),
+    ({"guided_json": '{"const": NaN}'}, "guided_json", "JSON schema"),
+    ({"guided_json": '{"const": "\\ud800"}'}, "guided_json", "JSON schema"),
+    ({"guided_json": '{"not":' * 100_000}, "guided_json", "JSON schema"),
+    ({"guided_json": '{"const": 1e999}'}, "guided_json", "range"),
+    ({"structured_outputs": {"json": {"const": 10**400}}}, "structured_outputs.json", "out of range"),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"maximum": 10**400}}}},
+        "response_format",
+        "out of range",
+    ),
+    ({"tools": [tool_with({"const": 10**400}, strict=True)]}, "tools", "out of range"),
+    ({"tools": [tool_with({"const": 10**400})], "tool_choice": "required"}, "tools", "out of range"),
+    ({"messages": [call_with("[" * 100_000)]}, "messages[0].tool_calls[0].function.arguments", "JSON in a string"),
     ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice", "only one"),
     ({"structured_outputs": {}}, "structured_outputs", "one of"),
     ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs", "one of"),
@@ -377,6 +406,27 @@ def test_an_engine_that_fails_before_the_first_token_gives_a_status(
     reply = send(ScriptedEngine(lambda _: [failure]), CHAT, chat_body(stream=stream))
     assert reply.status == status
     assert reply.error["message"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"guided_regex": "a+"}, "guided_regex"),
+        ({"structured_outputs": {"choice": ["a"]}}, "structured_outputs.choice"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"tools": [tool_with({})], "tool_choice": "required"}, "tools"),
+    ],
+)
+def test_a_grammar_that_the_engine_cannot_follow_is_a_400_that_names_its_field(
+    fields: dict[str, Any], param: str, stream: bool
+) -> None:
+    failure = SequenceFailedError("The grammar cannot be followed any further.", of_grammar=True)
+    reply = send(ScriptedEngine(lambda _: [failure]), CHAT, chat_body(stream=stream, **fields))
+    assert reply.status == 400
+    assert (reply.error["param"], reply.error["code"]) == (param, "sequence_refused")
+    other = SequenceFailedError("It needs too much context.")
+    assert send(ScriptedEngine(lambda _: [other]), CHAT, chat_body(**fields)).error["param"] is None
 
 
 def test_an_engine_that_fails_later_ends_the_stream_with_an_error_event() -> None:

@@ -1,6 +1,8 @@
 """engine.server.tokenizer on a real tokenizer folder."""
 
 import json
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -124,3 +126,62 @@ def test_tools_are_told_by_the_template_where_it_writes_calls_in_this_form_and_e
     text = b"".join(tokenizer.token_bytes[token] for token in tokenizer.encode_chat(messages, tools)).decode()
     assert text.endswith(expected)
     assert text == expected or text.startswith("system: # Tools")
+
+
+@pytest.mark.parametrize("text", ["a sentence of words. " * 20_000, " " * 400_000, "a" * 400_000])
+def test_of_a_text_far_beyond_the_context_no_more_is_read_than_the_context_asks(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    limit = 128
+    tokenizer = load_tokenizer(folder, VOCABULARY, limit)
+    read: list[int] = []
+    encode = ModelTokenizer._encode
+
+    def watched(self: ModelTokenizer, text: str, *, add_special_tokens: bool) -> list[int]:
+        read.append(len(text))
+        return encode(self, text, add_special_tokens=add_special_tokens)
+
+    monkeypatch.setattr(ModelTokenizer, "_encode", watched)
+    with pytest.raises(ApiError, match="give at most 127") as of_prompt:
+        tokenizer.encode(text)
+    with pytest.raises(ApiError, match="give at most 127") as of_chat:
+        tokenizer.encode_chat([Message("user", text)])
+    assert [caught.value.param for caught in (of_prompt, of_chat)] == ["prompt", "messages"]
+    assert {caught.value.code for caught in (of_prompt, of_chat)} == {"context_length_exceeded"}
+    assert sum(read) < len(text) / 2
+
+
+def test_a_text_is_refused_by_its_length_only_where_its_tokens_are_too_many(folder: Path) -> None:
+    unlimited = load_tokenizer(folder, VOCABULARY)
+    longest = max(unlimited.token_bytes, key=len).decode()
+    text = longest * 120
+    assert load_tokenizer(folder, VOCABULARY, 121).encode(text) == unlimited.encode(text)
+
+
+def test_other_threads_run_while_a_long_text_is_tokenised(tokenizer: ModelTokenizer) -> None:
+    text = "some words to be read, " * 40_000
+    done = threading.Event()
+
+    def work() -> None:
+        tokenizer.encode(text)
+        done.set()
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    longest, last = 0.0, time.perf_counter()
+    while not done.wait(0.001):
+        now = time.perf_counter()
+        longest, last = max(longest, now - last), now
+    worker.join()
+    assert longest < 0.1
+
+
+def test_half_of_a_surrogate_pair_in_the_arguments_of_a_call_is_no_fault(folder: Path, tmp_path: Path) -> None:
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    template = "<tool_call>{{ messages[0].tool_calls[0].function.arguments.city }}"
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": template}))
+    tokenizer = load_tokenizer(tmp_path, VOCABULARY)
+    call = Message("assistant", "", (CallTurn("a", "weather", '{"city": "\\ud800"}'),))
+    assert tokenizer.encode_chat([call]) == tokenizer.encode_output("<tool_call>?")
