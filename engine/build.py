@@ -13,7 +13,8 @@ from engine.drafter_plan import DraftedTarget, plan_drafter
 from engine.drafter_set import DrafterSet
 from engine.grammar import GrammarError, Grammars
 from engine.loop import EngineLoop
-from engine.memory import machine_bytes, plan_memory, refusal
+from engine.machine_memory import machine_bytes
+from engine.memory import plan_memory, refusal
 from engine.messages import EngineOptions, FromEngine, Progress
 from engine.model_config import ModelConfig, ModelError, read_config
 from engine.target import DecoderTarget

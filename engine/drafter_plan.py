@@ -103,17 +103,12 @@ def planned_bytes(plans: Iterable[DrafterPlan]) -> int:
     return sum(plan.memory_bytes for plan in plans)
 
 
-def check_memory(plan: DrafterPlan, meminfo: Path = Path("/proc/meminfo")) -> None:
-    """Refuse a drafter for which there is no memory.
+def check_memory(plan: DrafterPlan, free: int | None) -> None:
+    """Refuse a drafter for which there is no memory; `free` are bytes, None where the system does not tell.
 
     Raises:
         DrafterError: less is free than it needs.
     """
-    try:
-        lines = meminfo.read_text().splitlines()
-    except FileNotFoundError:
-        return  # a system that does not tell
-    free = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
     if free is not None and plan.memory_bytes > free:
         raise DrafterError(
             f"the drafter {plan.name!r} needs {_mebibytes(plan.memory_bytes)} of memory and {_mebibytes(free)} are "

@@ -15,6 +15,7 @@ from engine.drafter_plan import (
 )
 from engine.learned_drafter import DRAFT_STOP
 from engine.learned_weights import load_learned
+from engine.machine_memory import free_bytes
 from engine.ngram import NgramDrafter
 from engine.paired_drafter import PairedDrafter
 from engine.suffix import SuffixDrafter
@@ -67,7 +68,7 @@ class DrafterSet:
         plan = plan_drafter(source, self._target)
         if plan.name in self.names:
             raise DrafterError(f"there is a drafter {plan.name!r} already; unload it first, or use another name")
-        check_memory(plan)
+        check_memory(plan, free_bytes())
         self.loaded[plan.name] = self._load(plan)
 
     def unload(self, name: str) -> None:

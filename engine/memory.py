@@ -3,9 +3,8 @@
 Imports no tensor library.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
 
 from engine.blocks import BLOCK_TOKENS
 from engine.drafter_plan import DrafterPlan, planned_bytes
@@ -90,51 +89,6 @@ def plan_memory(
         workspace=rows * row_bytes + logits + choice + rotary + head,
         process=PROCESS_BYTES,
     )
-
-
-def machine_bytes(root: Path = Path("/")) -> int | None:
-    """The memory that this process may take: the machine's, or the least limit of the control groups that it is in.
-
-    Args:
-        root: where ``proc`` and ``sys`` are.
-
-    Returns:
-        Bytes; None where the system does not tell.
-    """
-    found: list[int] = []
-    meminfo = root / "proc/meminfo"
-    if meminfo.exists():
-        lines = meminfo.read_text(encoding="ascii").splitlines()
-        found += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal:")]
-    for limit in _group_limits(root):
-        if limit.exists() and (text := limit.read_text(encoding="ascii").strip()).isdecimal():
-            found.append(int(text))
-    return min(found, default=None)
-
-
-def _group_limits(root: Path) -> Iterator[Path]:
-    """Where the limits of this process's control groups are told, those of the groups around them included.
-
-    /proc/self/cgroup has a line ``0::/path`` for the groups of version 2, ``N:memory:/path`` for those of version 1. A
-    container may see its own group as the root of the tree: what the path adds to it is then not there, or above it.
-    """
-    groups = root / "proc/self/cgroup"
-    if not groups.exists():
-        return
-    tree = root / "sys/fs/cgroup"
-    for line in groups.read_text(encoding="utf-8").splitlines():
-        _, controllers, path = line.split(":", 2)
-        tops: tuple[Path, ...]
-        if not controllers:
-            tops, name = (tree, tree / "unified"), "memory.max"
-        elif "memory" in controllers.split(","):
-            tops, name = (tree / "memory",), "memory.limit_in_bytes"
-        else:
-            continue
-        parts = [part for part in PurePosixPath(path).parts[1:] if part != ".."]
-        for top in tops:
-            for depth in range(len(parts) + 1):
-                yield top.joinpath(*parts[:depth], name)
 
 
 def refusal(plan: MemoryPlan, available: int | None) -> str | None:

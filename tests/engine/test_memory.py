@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.memory import MemoryPlan, machine_bytes, plan_memory, refusal
+from engine.memory import MemoryPlan, plan_memory, refusal
 from engine.messages import EngineOptions, Submit
 from engine.model_config import read_config
 from engine.process import EngineClient, EngineStartError
@@ -36,52 +36,6 @@ def test_a_plan_that_the_machine_cannot_hold_is_refused_with_its_parts_and_a_rem
     assert problem is not None
     for part in ("333 MiB", "KV cache 20 MiB", "this machine has 333 MiB", "lower engine.kv_blocks"):
         assert part in problem
-
-
-V2, V1 = "0::/user.slice/job/step\n", "3:cpu,cpuacct:/a\n5:memory:/docker/abc\n0::/init\n"
-
-
-@pytest.mark.parametrize(
-    ("groups", "limits", "expected"),
-    [
-        (None, {}, 8),
-        (V2, {}, 8),
-        (V2, {"memory.max": "max"}, 8),
-        (V2, {"memory.max": 4 << 20}, 4),
-        (V2, {"memory.max": 1 << 40}, 8),
-        (V2, {"memory.max": 4 << 20, "user.slice/job/step/memory.max": 3 << 20}, 3),
-        (V2, {"user.slice/job/step/memory.max": 3 << 20, "user.slice/memory.max": 2 << 20}, 2),
-        (V2, {"user.slice/job/memory.max": "max", "user.slice/memory.max": "max"}, 8),
-        (V2, {"user.slice/other/memory.max": 1 << 20}, 8),
-        ("0::/../../job\n", {"memory.max": 5 << 20}, 5),
-        ("0::/\n", {"memory.max": 5 << 20}, 5),
-        (V1, {"memory/memory.limit_in_bytes": (1 << 63) - 4096}, 8),
-        (V1, {"memory/memory.limit_in_bytes": 6 << 20, "memory/docker/abc/memory.limit_in_bytes": 2 << 20}, 2),
-        (V1, {"memory/docker/memory.limit_in_bytes": 3 << 20, "cpu,cpuacct/a/memory.limit_in_bytes": 1 << 20}, 3),
-        (V1, {"unified/init/memory.max": 4 << 20}, 4),
-    ],
-)
-def test_a_process_has_no_more_than_the_least_limit_of_the_groups_around_it(
-    tmp_path: Path, groups: str | None, limits: dict[str, int | str], expected: int
-) -> None:
-    """`expected` is in MiB, and so is the machine's memory, 8."""
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/meminfo").write_text("MemTotal:        8192 kB\nMemFree:         1 kB\n")
-    if groups is not None:
-        (tmp_path / "proc/self/cgroup").write_text(groups)
-    for name, limit in limits.items():
-        file = tmp_path / "sys/fs/cgroup" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"{limit}\n")
-    assert machine_bytes(tmp_path) == expected << 20
-
-
-def test_a_system_that_tells_nothing_sets_no_limit(tmp_path: Path) -> None:
-    assert machine_bytes(tmp_path) is None
-
-
-def test_the_memory_of_this_machine_is_known() -> None:
-    assert (machine_bytes() or 0) > 64 << 20
 
 
 def test_an_engine_that_cannot_fit_does_not_start(tmp_path: Path) -> None:
