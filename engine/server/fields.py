@@ -37,7 +37,8 @@ def checked(
 
 
 def token_ids(ids: list[Any], field: str, vocabulary: int) -> tuple[int, ...]:
-    for index, token in enumerate(ids):
-        if not is_integer(token, 0, vocabulary - 1):
-            raise invalid(f"{field}[{index}]", token, f"a token id from 0 to {vocabulary - 1}")
+    # A body may hold a million of them, and streams wait meanwhile: one by one only where one is bad.
+    if ids and (set(map(type, ids)) != {int} or min(ids) < 0 or max(ids) >= vocabulary):
+        index = next(index for index, token in enumerate(ids) if not is_integer(token, 0, vocabulary - 1))
+        raise invalid(f"{field}[{index}]", ids[index], f"a token id from 0 to {vocabulary - 1}")
     return tuple(ids)

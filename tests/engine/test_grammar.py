@@ -392,15 +392,14 @@ def test_many_sequences_with_one_grammar_do_not_keep_one_with_another_waiting(
 def test_other_threads_run_while_a_large_grammar_is_checked() -> None:
     schema = fields(600, required=True)
     done = threading.Event()
-    longest = 0.0
 
     def work() -> None:
         json_schema_grammar(schema)
         done.set()
 
     worker = threading.Thread(target=work)
+    longest, last = 0.0, time.perf_counter()
     worker.start()
-    last = time.perf_counter()
     while not done.wait(0.001):
         now = time.perf_counter()
         longest, last = max(longest, now - last), now

