@@ -110,7 +110,7 @@ def test_ratios_are_to_plain_and_of_tuned_to_every_arm(report: dict[str, Any]) -
 
 def test_the_floor_is_the_share_of_what_the_linear_layers_allow(report: dict[str, Any]) -> None:
     floor = {row["load"]: row["ratio"] for row in report["floor"]}
-    # Two short requests need not meet on a busy machine, nor need the floor be timed in as quiet a moment as the cycles.
+    # On a busy machine two short requests need not meet, and the floor may have been timed in a worse moment.
     assert {1} <= floor.keys() <= {1, 2}
     assert all(ratio > 0 for ratio in floor.values())
 
