@@ -21,7 +21,7 @@ from engine.target import DecoderTarget
 from engine.token_bytes import load_token_bytes
 from engine.vocabulary import read_vocabulary
 from engine.weights import load_decoder, model_dtype, native_threads
-from policies.types import CycleStats, EngineInfo
+from policies.stats import CycleStats, EngineInfo
 
 
 class EngineBuildError(Exception):

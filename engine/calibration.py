@@ -9,7 +9,8 @@ from engine.blocks import blocks_for
 from engine.rows import Rows
 from engine.target import DecoderTarget
 from kernels.sampling import Block, Sampling
-from policies.types import CycleStats, Window
+from policies.cycle_policy import Window
+from policies.stats import CycleStats
 
 GREEDY = Sampling(temperature=0.0)
 LOADS = (1, 2, 4, 8, 16)

@@ -16,13 +16,8 @@ from engine.request import RunningSequence, Shadow
 from engine.rows import Rows
 from kernels.sampling import Block, Chosen, Failure, TokenLogprob, Verifier
 from policies.allocate import Candidate, allocate
-from policies.types import (
-    BlockEnd,
-    CyclePolicy,
-    FinishReason,
-    SequenceStats,
-    ShadowStats,
-)
+from policies.cycle_policy import CyclePolicy
+from policies.stats import BlockEnd, FinishReason, SequenceStats, ShadowStats
 
 
 class Target(Protocol):

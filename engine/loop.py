@@ -32,7 +32,9 @@ from engine.request import RunningSequence
 from engine.rows import Rows
 from engine.scheduler import Scheduler
 from kernels.sampling import Block, Chosen
-from policies.types import INITIAL_CYCLE_POLICY, PLAIN, CyclePolicy, CycleStats, Decision, EngineStatus
+from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy
+from policies.stats import CycleStats, EngineStatus
+from policies.types import PLAIN, Decision
 
 GRAMMAR_WAIT_SECONDS = 0.02
 """How long a step waits for a grammar's matcher where there is nothing else to do."""

@@ -6,7 +6,9 @@ Times are `time.monotonic()` seconds, which on one machine mean the same in both
 from dataclasses import dataclass
 
 from kernels.sampling import Sampling, TokenLogprob, Verifier, Watermark
-from policies.types import CyclePolicy, CycleStats, Decision, EngineInfo, EngineStatus, FinishReason
+from policies.cycle_policy import CyclePolicy
+from policies.stats import CycleStats, EngineInfo, EngineStatus, FinishReason
+from policies.types import Decision
 
 
 @dataclass(frozen=True, slots=True)

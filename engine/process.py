@@ -42,8 +42,10 @@ from engine.messages import (
     UnloadDrafter,
 )
 from engine.priority import step_back_for
+from policies.cycle_policy import CyclePolicy
 from policies.protocols import TelemetrySink
-from policies.types import CyclePolicy, Decision, EngineInfo, EngineStatus
+from policies.stats import EngineInfo, EngineStatus
+from policies.types import Decision
 
 _log = logging.getLogger(__name__)
 

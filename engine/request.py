@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from engine.grammar import Matcher
 from engine.messages import Finished, Submit
 from kernels.sampling import Failure
-from policies.types import MAX_BLOCK_LENGTH, PLAIN, BlockEnd, Decision, FinishReason
+from policies.stats import BlockEnd, FinishReason
+from policies.types import MAX_BLOCK_LENGTH, PLAIN, Decision
 
 LOOP_TOKENS = 8
 LOOP_REPEATS = 3

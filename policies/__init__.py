@@ -1,39 +1,37 @@
 """The shared words and protocols. Importing this package imports no database library and no tensor library."""
 
+from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy, PassCost, Survival, Window
 from policies.protocols import DecisionSource, FixedPolicy, TelemetrySink
+from policies.stats import (
+    BlockEnd,
+    CycleStats,
+    EngineInfo,
+    EngineStatus,
+    FinishReason,
+    RequestStats,
+    SequenceStats,
+    ShadowStats,
+)
 from policies.types import (
-    INITIAL_CYCLE_POLICY,
     MAX_BLOCK_LENGTH,
     OTHER_ROUTE,
     PLAIN,
     PLAIN_ARM,
     UNDETERMINED,
     Arm,
-    BlockEnd,
     Context,
-    CyclePolicy,
-    CycleStats,
     Decision,
-    EngineInfo,
-    EngineStatus,
     Evidence,
-    FinishReason,
     Interval,
     KillSwitch,
     LoadStep,
     Mode,
-    PassCost,
     Pin,
     Policy,
     PolicyState,
     Reason,
     RequestFeatures,
-    RequestStats,
     SamplingClass,
-    SequenceStats,
-    ShadowStats,
-    Survival,
-    Window,
 )
 
 __all__ = [

@@ -8,7 +8,7 @@ has steps and stopping at the first bad margin would miss what lies behind one.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from policies.types import PassCost
+from policies.cycle_policy import PassCost
 
 
 @dataclass(frozen=True, slots=True)

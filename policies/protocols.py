@@ -3,17 +3,8 @@
 import itertools
 from typing import Protocol
 
-from policies.types import (
-    PLAIN,
-    PLAIN_ARM,
-    Arm,
-    Context,
-    CycleStats,
-    Decision,
-    Reason,
-    RequestFeatures,
-    RequestStats,
-)
+from policies.stats import CycleStats, RequestStats
+from policies.types import PLAIN, PLAIN_ARM, Arm, Context, Decision, Reason, RequestFeatures
 
 
 class DecisionSource(Protocol):

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from policies.types import Context, CycleStats, Decision, RequestFeatures, RequestStats
+from policies.stats import CycleStats, RequestStats
+from policies.types import Context, Decision, RequestFeatures
 
 
 class ScriptedSource:

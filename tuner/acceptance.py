@@ -20,7 +20,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from policies.types import MAX_BLOCK_LENGTH, PLAIN, BlockEnd, CycleStats, SequenceStats, Survival
+from policies.cycle_policy import Survival
+from policies.stats import BlockEnd, CycleStats, SequenceStats
+from policies.types import MAX_BLOCK_LENGTH, PLAIN
 
 _FADE_EVERY = 64
 """Blocks of a cell between two multiplications of its counts."""

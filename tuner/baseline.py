@@ -20,7 +20,8 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from policies.types import CycleStats, Interval, RequestStats
+from policies.stats import CycleStats, RequestStats
+from policies.types import Interval
 from tuner.snapshot import BaselineCell, Throughput
 
 Era = tuple[str, str, str, bool]

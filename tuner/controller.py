@@ -16,24 +16,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy
 from policies.ladder import ANY, kill_for, pin_for
+from policies.stats import CycleStats, EngineInfo, RequestStats
 from policies.types import (
-    INITIAL_CYCLE_POLICY,
     MAX_BLOCK_LENGTH,
     PLAIN,
     PLAIN_ARM,
     Arm,
     Context,
-    CyclePolicy,
-    CycleStats,
     Decision,
-    EngineInfo,
     KillSwitch,
     Mode,
     Pin,
     Policy,
     RequestFeatures,
-    RequestStats,
 )
 from tuner.acceptance import Acceptance
 from tuner.baseline import Baseline, Era

@@ -13,7 +13,8 @@ import statistics
 from collections import deque
 from collections.abc import Sequence
 
-from policies.types import CycleStats, PassCost
+from policies.cycle_policy import PassCost
+from policies.stats import CycleStats
 from tuner.nonnegative import solve_nonnegative
 
 TOKEN_KNOTS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 144, 272)

@@ -21,7 +21,7 @@ from rich.table import Table
 from sqlalchemy import make_url
 
 from policies import Policy, PolicyState, RequestStats
-from policies.types import CycleStats
+from policies.stats import CycleStats
 from tuner.load import send
 from tuner.root import Service, running_service
 from tuner.settings import Settings

@@ -5,7 +5,7 @@ import os
 import platform
 from pathlib import Path
 
-from policies.types import EngineInfo
+from policies.stats import EngineInfo
 
 
 def describe_machine(info: EngineInfo | None = None) -> dict[str, object]:

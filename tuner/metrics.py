@@ -18,19 +18,8 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from policies.types import (
-    OTHER_ROUTE,
-    UNDETERMINED,
-    BlockEnd,
-    CycleStats,
-    EngineInfo,
-    EngineStatus,
-    FinishReason,
-    Policy,
-    Reason,
-    RequestStats,
-    SequenceStats,
-)
+from policies.stats import BlockEnd, CycleStats, EngineInfo, EngineStatus, FinishReason, RequestStats, SequenceStats
+from policies.types import OTHER_ROUTE, UNDETERMINED, Policy, Reason
 from tuner.metric_table import LANGUAGE_LIMIT, LENGTH_BUCKETS, LONGEST_BUCKET, METRICS, PREFIX, Kind, Metric
 from tuner.snapshot import PolicySnapshot
 

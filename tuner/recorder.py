@@ -23,8 +23,9 @@ from policies.records import (
     SampledDecision,
     StoredState,
 )
+from policies.stats import CycleStats, FinishReason, RequestStats
 from policies.store import RowRejectedError, Store, StoreError
-from policies.types import Context, CycleStats, FinishReason, KillSwitch, Pin, Policy, Reason, RequestStats
+from policies.types import Context, KillSwitch, Pin, Policy, Reason
 from tuner.window_counts import WindowCounts
 from tuner.write_queue import WriteQueue
 

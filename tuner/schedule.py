@@ -9,7 +9,8 @@ import math
 from collections.abc import Sequence
 
 from policies.allocate import Candidate, allocate
-from policies.types import Arm, LoadStep, PassCost
+from policies.cycle_policy import PassCost
+from policies.types import Arm, LoadStep
 from tuner.acceptance import Curve
 
 _NEAR = 0.98

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from policies.types import CyclePolicy, KillSwitch, Pin, Policy
+from policies.cycle_policy import CyclePolicy
+from policies.types import KillSwitch, Pin, Policy
 
 __all__ = ["BaselineCell", "KillSwitch", "PolicySnapshot", "Throughput"]
 

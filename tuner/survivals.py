@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Mapping
 
+from policies.cycle_policy import Survival
 from policies.ladder import kill_for, pin_for
-from policies.types import PLAIN, Survival
+from policies.types import PLAIN
 from tuner.acceptance import Curve
 from tuner.orders import Orders
 from tuner.policy_book import Key

@@ -8,7 +8,7 @@ variance of the baseline: it starts at `share_start` and ends at `share_floor`.
 import random
 from dataclasses import dataclass
 
-from policies.types import Window
+from policies.cycle_policy import Window
 
 _SOONER = 1.5
 """A stretch is cut short when the share that is called for exceeds its own by this factor."""

@@ -4,7 +4,7 @@ import threading
 from collections import deque
 from typing import Protocol
 
-from policies.types import CycleStats, RequestStats
+from policies.stats import CycleStats, RequestStats
 
 
 class Consumer(Protocol):

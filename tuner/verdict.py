@@ -2,20 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from policies.types import (
-    PLAIN,
-    PLAIN_ARM,
-    Arm,
-    Context,
-    Evidence,
-    KillSwitch,
-    Mode,
-    PassCost,
-    Pin,
-    Policy,
-    PolicyState,
-    Reason,
-)
+from policies.cycle_policy import PassCost
+from policies.types import PLAIN, PLAIN_ARM, Arm, Context, Evidence, KillSwitch, Mode, Pin, Policy, PolicyState, Reason
 from tuner import evidence, schedule
 from tuner.acceptance import Curve
 from tuner.baseline import Gain

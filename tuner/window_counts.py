@@ -4,7 +4,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from policies.records import RequestWindow, TelemetryWindow
-from policies.types import Context, CycleStats, FinishReason, RequestStats
+from policies.stats import CycleStats, FinishReason, RequestStats
+from policies.types import Context
 from tuner.metric_table import LENGTH_BUCKETS, LONGEST_BUCKET
 
 Block = tuple[int, int, int, int, str]

@@ -8,7 +8,7 @@ from typing import Any
 
 from engine.server.logprobs import TokenEntry, chat_logprobs, completion_logprobs
 from engine.server.tool_calls import ToolCall
-from policies.types import FinishReason
+from policies.stats import FinishReason
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from engine.server.resolve import Resolver
 from engine.server.tool_calls import ToolCall, ToolCallStream
 from engine.server.tools import Tools
 from policies.protocols import TelemetrySink
-from policies.types import UNDETERMINED, Decision, EngineInfo, FinishReason, RequestFeatures, RequestStats
+from policies.stats import EngineInfo, FinishReason, RequestStats
+from policies.types import UNDETERMINED, Decision, RequestFeatures
 
 OUTPUT_LANGUAGE_TOKENS = 32
 """After so many output tokens the language is resolved once more: the output's language decides acceptance."""

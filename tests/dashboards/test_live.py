@@ -12,7 +12,8 @@ import pytest
 
 from dashboards.panel import Form, Panel
 from dashboards.serving import panels
-from policies.types import PLAIN_ARM, FinishReason
+from policies.stats import FinishReason
+from policies.types import PLAIN_ARM
 from tests.dashboards.grafana_variables import substitute
 from tests.dashboards.prometheus_process import Prometheus, running_prometheus, until
 from tests.tuner.telemetry_examples import GAUGES, INFO, NOW, ROUTES, cycle, pin, policy, request, sequence, snapshot

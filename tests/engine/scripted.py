@@ -17,7 +17,8 @@ from engine.ngram import NgramDrafter
 from engine.request import RunningSequence
 from engine.rows import Rows
 from kernels.sampling import Block, Chosen, TokenLogprob
-from policies.types import MAX_BLOCK_LENGTH, Context, CycleStats, Decision, EngineStatus, FinishReason, Reason
+from policies.stats import CycleStats, EngineStatus, FinishReason
+from policies.types import MAX_BLOCK_LENGTH, Context, Decision, Reason
 
 VOCABULARY = 6
 PIECES = (b"a", b"bc", "é".encode(), "é".encode()[:1], "é".encode()[1:], b" ")

@@ -13,16 +13,9 @@ from engine.messages import Sampling
 from engine.request import RunningSequence
 from engine.rows import Rows
 from kernels.sampling import Block, Chosen, DraftProbs, TokenLogprob
-from policies.types import (
-    INITIAL_CYCLE_POLICY,
-    MAX_BLOCK_LENGTH,
-    BlockEnd,
-    CyclePolicy,
-    Decision,
-    FinishReason,
-    PassCost,
-    Survival,
-)
+from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy, PassCost, Survival
+from policies.stats import BlockEnd, FinishReason
+from policies.types import MAX_BLOCK_LENGTH, Decision
 from tests.engine.scripted import PIECES, decision, submit
 
 FREE = PassCost((1, 32), (1.0, 1.0), 0.0, 0.0)

@@ -23,7 +23,8 @@ from engine.vocabulary import read_vocabulary
 from engine.weights import load_decoder
 from kernels.native_threads import NativeThreads
 from kernels.sampling import Verifier
-from policies.types import PLAIN, BlockEnd, SequenceStats
+from policies.stats import BlockEnd, SequenceStats
+from policies.types import PLAIN
 from tests.engine.decoder_runs import random_tokens
 from tests.engine.scripted import Delivered, decision, submit
 from tests.engine.tiny_drafter import make_tiny_drafter

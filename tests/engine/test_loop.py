@@ -23,18 +23,9 @@ from engine.messages import (
     ToEngine,
     UnloadDrafter,
 )
-from policies.types import (
-    INITIAL_CYCLE_POLICY,
-    MAX_BLOCK_LENGTH,
-    BlockEnd,
-    CyclePolicy,
-    CycleStats,
-    Decision,
-    PassCost,
-    ShadowStats,
-    Survival,
-    Window,
-)
+from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy, PassCost, Survival, Window
+from policies.stats import BlockEnd, CycleStats, ShadowStats
+from policies.types import MAX_BLOCK_LENGTH, Decision
 from tests.engine.scripted import VOCABULARY, Offer, Rig, decision, ended_text, submit
 
 DRAFTERS = ("none", "ngram", "foresight", "wrong")

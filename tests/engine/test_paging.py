@@ -12,7 +12,8 @@ from engine.blocks import BLOCK_TOKENS, Blocks, blocks_for
 from engine.faults import FAULT, NO_CHOICE
 from engine.messages import AskStatus, Cancel, CycleDone, Redirect, Sampling, Submit
 from kernels.sampling import Failure
-from policies.types import MAX_BLOCK_LENGTH, BlockEnd
+from policies.stats import BlockEnd
+from policies.types import MAX_BLOCK_LENGTH
 from tests.engine.scripted import VOCABULARY, Rig, decision, ended_text, submit
 
 CONTEXT_LIMIT = 96

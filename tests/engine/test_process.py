@@ -23,8 +23,9 @@ from engine.process import (
     EngineStartError,
     SequenceFailedError,
 )
+from policies.cycle_policy import INITIAL_CYCLE_POLICY
+from policies.stats import FinishReason
 from policies.testing import ListSink, total_emitted
-from policies.types import INITIAL_CYCLE_POLICY, FinishReason
 from tests.engine.engine_process import collect, running_engine, tiny_options
 from tests.engine.scripted import decision, submit
 from tests.engine.tiny_model import make_tiny_model

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from engine.messages import Sampling
 from engine.request import LOOP_REPEATS, LOOP_TOKENS, RunningSequence
-from policies.types import BlockEnd, FinishReason
+from policies.stats import BlockEnd, FinishReason
 from tests.engine.scripted import PIECES, VOCABULARY, submit
 
 A, BC, E_ACUTE, FIRST_HALF, SECOND_HALF, SPACE = range(VOCABULARY)

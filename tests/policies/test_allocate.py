@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.allocate import Candidate, allocate
-from policies.types import PassCost
+from policies.cycle_policy import PassCost
 
 FLAT = PassCost((1, 16), (0.010, 0.010), 0.0, 0.0)
 LINEAR = PassCost((1, 101), (0.010, 0.110), 0.0, 0.0)

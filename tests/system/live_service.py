@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
 from engine.process import EngineClient
-from policies.types import CycleStats, EngineStatus, RequestStats
+from policies.stats import CycleStats, EngineStatus, RequestStats
 from tests.dashboards.prometheus_process import until
 from tuner.root import Service, running_service
 from tuner.settings import (

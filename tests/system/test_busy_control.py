@@ -10,7 +10,7 @@ import pytest
 
 from engine.messages import EngineOptions, Submit
 from kernels.sampling import Sampling
-from policies.types import CycleStats, RequestStats
+from policies.stats import CycleStats, RequestStats
 from tests.engine.engine_process import collect, running_engine
 from tests.engine.scripted import decision
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from policies.types import EngineStatus, FinishReason
+from policies.stats import EngineStatus, FinishReason
 from tests.engine.server.live import LiveServer, serve
 from tests.engine.tiny_model import make_tiny_model
 

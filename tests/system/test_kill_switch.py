@@ -14,8 +14,9 @@ import pytest
 from engine.messages import SetCyclePolicy, Submit, ToEngine
 from engine.process import EngineClient
 from kernels.sampling import Sampling
+from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy
+from policies.stats import CycleStats
 from policies.testing import ListSink
-from policies.types import INITIAL_CYCLE_POLICY, CyclePolicy, CycleStats
 from tests.engine.engine_process import collect, running_engine, tiny_options
 from tests.engine.scripted import decision, submit
 from tests.engine.tiny_model import make_tiny_model

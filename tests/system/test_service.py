@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from policies.types import CycleStats
+from policies.stats import CycleStats
 from tests.dashboards.prometheus_process import until
 from tests.engine.tiny_model import make_tiny_model
 from tests.system.live_service import DEADLINE_SECONDS, ENDLESS, CycleLog, LiveService, live_service, tiny_settings

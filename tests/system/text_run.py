@@ -14,7 +14,8 @@ from engine.server.tools import Message
 from engine.target import DecoderTarget
 from engine.vocabulary import read_vocabulary
 from engine.weights import load_decoder
-from policies.types import PLAIN, Context, CycleStats, Decision, Reason
+from policies.stats import CycleStats
+from policies.types import PLAIN, Context, Decision, Reason
 from tuner.workload import ROUTES, load_workload
 
 OUTPUT_TOKENS = 48

@@ -9,25 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from policies.allocate import Candidate, allocate
+from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy, PassCost, Window
+from policies.stats import BlockEnd, CycleStats, EngineInfo, FinishReason, RequestStats, SequenceStats, ShadowStats
 from policies.testing import FakeClock
-from policies.types import (
-    INITIAL_CYCLE_POLICY,
-    BlockEnd,
-    Context,
-    CyclePolicy,
-    CycleStats,
-    Decision,
-    EngineInfo,
-    FinishReason,
-    PassCost,
-    Policy,
-    RequestFeatures,
-    RequestStats,
-    SamplingClass,
-    SequenceStats,
-    ShadowStats,
-    Window,
-)
+from policies.types import Context, Decision, Policy, RequestFeatures, SamplingClass
 from tuner.controller import Controller, ControllerOptions
 
 MODEL = "simulated"

@@ -1,17 +1,13 @@
 """Real telemetry objects for tests: one cycle, one request, one snapshot, with what a test wants to say changed."""
 
+from policies.cycle_policy import INITIAL_CYCLE_POLICY, Window
+from policies.stats import BlockEnd, CycleStats, EngineInfo, EngineStatus, FinishReason, RequestStats, SequenceStats
 from policies.types import (
-    INITIAL_CYCLE_POLICY,
     PLAIN_ARM,
     Arm,
-    BlockEnd,
     Context,
-    CycleStats,
     Decision,
-    EngineInfo,
-    EngineStatus,
     Evidence,
-    FinishReason,
     Interval,
     LoadStep,
     Pin,
@@ -19,10 +15,7 @@ from policies.types import (
     PolicyState,
     Reason,
     RequestFeatures,
-    RequestStats,
     SamplingClass,
-    SequenceStats,
-    Window,
 )
 from tuner.metrics import Gauges
 from tuner.snapshot import BaselineCell, KillSwitch, PolicySnapshot, Throughput

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.types import MAX_BLOCK_LENGTH, BlockEnd, Context, ShadowStats
+from policies.stats import BlockEnd, ShadowStats
+from policies.types import MAX_BLOCK_LENGTH, Context
 from tests.tuner.simulated_engine import cycle, sequence
 from tuner.acceptance import Acceptance, Curve, product_limit
 

@@ -5,7 +5,8 @@ import random
 
 import pytest
 
-from policies.types import Context, Decision, Reason, Window
+from policies.cycle_policy import Window
+from policies.types import Context, Decision, Reason
 from tests.tuner.simulated_engine import SERVED, cycle, finished_request, sequence
 from tuner.baseline import Baseline, ratio_interval
 

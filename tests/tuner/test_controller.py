@@ -7,21 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from policies.cycle_policy import CyclePolicy, PassCost
 from policies.decision_id import describe
-from policies.types import (
-    PLAIN,
-    Arm,
-    Context,
-    CyclePolicy,
-    Decision,
-    EngineInfo,
-    KillSwitch,
-    Mode,
-    PassCost,
-    Pin,
-    PolicyState,
-    Reason,
-)
+from policies.stats import EngineInfo
+from policies.types import PLAIN, Arm, Context, Decision, KillSwitch, Mode, Pin, PolicyState, Reason
 from tests.tuner.simulated_engine import BAD, FEATURES, GOOD, MODEL, SimulatedEngine, Truth
 from tuner.controller import Controller, ControllerOptions
 from tuner.switchback import SwitchbackOptions

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-from policies.types import Context, PassCost
+from policies.cycle_policy import PassCost
+from policies.types import Context
 from tests.tuner.simulated_engine import TRUE_COST, calibration, cycle, sequence
 from tuner.cost_model import CostModel
 from tuner.nonnegative import solve_nonnegative

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from policies.types import MAX_BLOCK_LENGTH, PLAIN_ARM, BlockEnd, FinishReason, Reason, SequenceStats
+from policies.stats import BlockEnd, FinishReason, SequenceStats
+from policies.types import MAX_BLOCK_LENGTH, PLAIN_ARM, Reason
 from tests.tuner.telemetry_examples import (
     GAUGES,
     INFO,

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.types import MAX_BLOCK_LENGTH, Arm, LoadStep, PassCost, Survival
+from policies.cycle_policy import PassCost, Survival
+from policies.types import MAX_BLOCK_LENGTH, Arm, LoadStep
 from tests.tuner.simulated_engine import TRUE_COST
 from tuner.acceptance import Curve
 from tuner.schedule import block_lengths, merged, predicted_gain, representative_loads

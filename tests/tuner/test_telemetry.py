@@ -2,7 +2,7 @@
 
 import threading
 
-from policies.types import CycleStats, RequestStats
+from policies.stats import CycleStats, RequestStats
 from tests.tuner.telemetry_examples import cycle, request
 from tuner.telemetry import TelemetryQueue
 

@@ -14,7 +14,7 @@ import httpx
 import yaml
 from rich.console import Console
 
-from policies.types import EngineInfo
+from policies.stats import EngineInfo
 from tuner.bench.options import BenchOptions
 from tuner.bench.report import Report
 from tuner.load import LoadError, send

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from policies.types import PLAIN_ARM, EngineInfo, EngineStatus
+from policies.stats import EngineInfo, EngineStatus
+from policies.types import PLAIN_ARM
 from tuner.bench.arms import parse_arms
 from tuner.bench.options import BenchOptions
 from tuner.bench.report import Report

@@ -14,7 +14,8 @@ from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from policies import Arm, Interval
-from policies.types import PLAIN, PLAIN_ARM, EngineInfo
+from policies.stats import EngineInfo
+from policies.types import PLAIN, PLAIN_ARM
 from tuner.acceptance import observed_length, product_limit
 from tuner.bench.options import BenchOptions
 from tuner.bench.report import Bar, Report, interval_row, interval_text

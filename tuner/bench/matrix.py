@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from policies import Interval
-from policies.types import EngineInfo
+from policies.stats import EngineInfo
 from tuner.bench.arms import PLAIN_ARM_NAME, TUNED, parse_arms
 from tuner.bench.options import BenchOptions
 from tuner.bench.report import Report, interval_text

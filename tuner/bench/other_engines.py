@@ -17,7 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from policies import Arm
-from policies.types import PLAIN_ARM, EngineInfo, Interval
+from policies.stats import EngineInfo
+from policies.types import PLAIN_ARM, Interval
 from tuner.bench.arms import PLAIN_ARM_NAME, TUNED, parse_arms
 from tuner.bench.options import BenchOptions
 from tuner.bench.report import Bar, Report, interval_row, interval_text

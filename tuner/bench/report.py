@@ -9,7 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
-from policies.types import EngineInfo, Interval
+from policies.stats import EngineInfo
+from policies.types import Interval
 from tuner.bench.options import BenchOptions
 from tuner.machine import describe_machine
 

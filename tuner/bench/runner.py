@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from policies.types import EngineInfo
+from policies.stats import EngineInfo
 from tuner.bench.cold import run_cold
 from tuner.bench.crowd import run_cancel, run_fragment, run_preempt
 from tuner.bench.drafters import run_drafters

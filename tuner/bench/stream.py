@@ -7,7 +7,7 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
-from policies.types import EngineInfo
+from policies.stats import EngineInfo
 from tuner.bench.arms import parse_arms
 from tuner.bench.options import BenchOptions
 from tuner.bench.report import Report

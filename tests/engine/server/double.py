@@ -10,7 +10,8 @@ from engine.process import EngineGoneError
 from engine.request import RunningSequence
 from engine.server.tools import Message, Tools
 from kernels.sampling import TokenLogprob
-from policies.types import Decision, EngineInfo
+from policies.stats import EngineInfo
+from policies.types import Decision
 
 EOS = 256
 VOCABULARY = 257

@@ -15,8 +15,9 @@ from engine.messages import EngineOptions
 from engine.process import EngineClient
 from engine.server import ServerOptions, create_app, load_tokenizer
 from policies.protocols import FixedPolicy
+from policies.stats import EngineStatus
 from policies.testing import ListSink
-from policies.types import Arm, EngineStatus
+from policies.types import Arm
 
 CONTEXT_LIMIT = 768
 SLOTS = 4

@@ -13,8 +13,9 @@ from engine.process import EngineGoneError
 from engine.server.sequence import OUTPUT_LANGUAGE_TOKENS
 from engine.server.tools import Message
 from kernels.sampling import Sampling
+from policies.stats import FinishReason, RequestStats
 from policies.testing import FakeClock, ListSink, ScriptedSource
-from policies.types import Context, Decision, FinishReason, Reason, RequestFeatures, RequestStats, SamplingClass
+from policies.types import Context, Decision, Reason, RequestFeatures, SamplingClass
 from tests.engine.server.double import CONTEXT_LIMIT, EOS, MODEL, ByteTokenizer, ScriptedEngine, Step, says
 from tests.engine.server.harness import (
     CHAT,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from engine.messages import Submit
+from policies.stats import FinishReason
 from policies.testing import ListSink
-from policies.types import FinishReason
 from tests.engine.server.double import HANG, ScriptedEngine, Step
 from tests.engine.server.harness import CHAT, app_for, chat_body
 

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from policies.stats import FinishReason, RequestStats
 from policies.testing import ListSink
-from policies.types import FinishReason, RequestStats
 from tests.engine.server.double import EOS, ScriptedEngine, Step
 from tests.engine.server.harness import CHAT, COMPLETIONS, OPTIONS, Reply, app_for, ask, chat_body, completion_body
 

@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 
-from policies.types import FinishReason
+from policies.stats import FinishReason
 from tests.engine.server.live import CONTEXT_LIMIT, SLOTS, LiveServer, serve
 from tests.engine.tiny_model import make_tiny_model
 

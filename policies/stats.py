@@ -1,0 +1,175 @@
+"""What the engine measures and says of itself: counts and times only; see `policies.types` for the words."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from policies.cycle_policy import Window
+from policies.types import Context, Decision, RequestFeatures
+
+
+class BlockEnd(StrEnum):
+    """How a sequence's block ended in a cycle."""
+
+    PLAIN = "plain"
+    """Nothing was verified; the one token emitted is the target's."""
+    REJECTED = "rejected"
+    """A draft differed from the target's choice; the recovered token was emitted."""
+    FULL = "full"
+    """Every verified draft was kept; the bonus token was emitted."""
+    CENSORED = "censored"
+    """EOS, a stop, ``max_tokens`` or the context limit ended the sequence inside the block."""
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceStats:
+    """What one sequence did in one cycle."""
+
+    request_key: int
+    context: Context
+    drafter: str
+    """The decision's drafter, also in cycles in which nothing was verified."""
+    requested: int
+    proposed: int
+    verified: int
+    accepted: int
+    emitted: int
+    confidence: int
+    end: BlockEnd
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowStats:
+    """A proposal that was not verified, scored against the emitted tokens.
+
+    Emitted text ends a shadow early only when the sequence ends (`censored`): then `matched` is where it stopped.
+    """
+
+    request_key: int
+    context: Context
+    drafter: str
+    requested: int
+    proposed: int
+    matched: int
+    confidence: int
+    censored: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CycleStats:
+    """One cycle of the engine. Counts and times only: no token, no text."""
+
+    cycle: int
+    policy_version: int
+    window: Window
+    first_after_switch: bool
+    """True for the first cycle of a window: not counted in either baseline or served time."""
+    killed: bool
+    load: int
+    """Sequences that decoded in this cycle; 0 when only prefill was done: then nothing but prefill counts."""
+    tokens: int
+    """Rows of the target's decode pass: load + all verified drafts."""
+    kv_tokens: int
+    """Context tokens read by the decode pass, summed over sequences."""
+    draft_seconds: Mapping[str, float]
+    verify_seconds: float
+    """The target's decode pass and the choice of its tokens."""
+    cycle_seconds: float
+    """Draft, allocation, verification and commit; without prefill and without waiting."""
+    prefill_tokens: int
+    prefill_seconds: float
+    waiting: int
+    """Requests that wait for a slot or for KV blocks."""
+    sequences: tuple[SequenceStats, ...]
+    shadows: tuple[ShadowStats, ...]
+    preemptions: int = 0
+    """Sequences that gave their KV blocks back and wait again, since the stats before."""
+    reused_tokens: int = 0
+    """Positions of the KV cache taken over from earlier sequences instead of computed, since the stats before."""
+    ended_at: float = 0.0
+    """`time.monotonic()` when its tokens left the engine; 0.0 for cycles of the calibration."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestStats:
+    """One finished request. Counts and times only."""
+
+    request_key: int
+    decision: Decision
+    features: RequestFeatures
+    finish: FinishReason
+    output_tokens: int
+    queue_seconds: float
+    ttft_seconds: float
+    """From the arrival of the request at the server to its first token there; 0.0 if none came."""
+    decode_seconds: float
+    """From the first to the last token at the server."""
+    cycles: int
+    proposed: int
+    verified: int
+    accepted: int
+    rejected_at: tuple[int, ...]
+    """``rejected_at[j - 1]`` counts the blocks whose position j was the first to be rejected."""
+    draft_seconds: float
+    """This request's share of drafting: the cycle's, divided by its load."""
+    verify_seconds: float
+    looped: bool
+    """The same 8 tokens came three times in a row: a loop flatters n-gram drafting."""
+
+    @property
+    def tpot_seconds(self) -> float | None:
+        """Seconds per output token after the first; None for fewer than two tokens."""
+        return self.decode_seconds / (self.output_tokens - 1) if self.output_tokens > 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What the engine says of itself once it can serve."""
+
+    model: str
+    """The served model's name."""
+    drafters: tuple[str, ...]
+    """Every drafter that a decision may name, `PLAIN` included."""
+    dtype: str
+    device: str
+    threads: int
+    slots: int
+    blocks: int
+    context_limit: int
+    """Tokens of prompt and output together."""
+    vocabulary: int
+    linear_seconds: float
+    """Median seconds of the linear layers alone for one token: the floor of a plain cycle."""
+    calibration: tuple[CycleStats, ...]
+    """Cycles run at start on synthetic sequences, to seed the cost model."""
+    linear_seconds_by_load: tuple[tuple[int, float], ...] = ()
+    """(load, median seconds of the linear layers alone for that many tokens)."""
+    memory_bytes: int = 0
+    """The most that the engine process takes, computed before anything was loaded; 0 where nobody did."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """A reading of the engine while it runs."""
+
+    cycle: int
+    running: int
+    waiting: int
+    free_slots: int
+    free_blocks: int
+    policy_version: int
+    kept_blocks: int = 0
+    """Of the free blocks, those that still hold text which another sequence may begin with."""
+    preemptions: int = 0
+    """Since the start."""
+    reused_tokens: int = 0
+    """Since the start."""
+    telemetry: Mapping[str, int] = field(default_factory=dict)
+    """Counters: what the bounded telemetry queue dropped, and the like."""
