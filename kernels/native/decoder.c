@@ -6,13 +6,18 @@
 
 #include "lanes.h"
 
+/* Up to so many rows one thread places the heads sooner than two have agreed to. */
+#define FEW_PLACED 2
+/* Up to so many rows every thread norms all of them for itself; of more each norms some. */
+#define OWN_NORMS 32
+
 struct Workspace {
     int rows, threads;
     long bytes;
     char *memory;
     float *hidden; /* [rows, hidden] */
     float *qkv;    /* [rows, (heads + 2 kv_heads) * head_dim] */
-    void *normed;  /* [rows, hidden] elements */
+    void *normed;  /* [rows, hidden] elements; up to OWN_NORMS rows for each thread */
     void *queries; /* [kv_heads, rows, group, head_dim] elements */
     void *mixed;   /* [rows, heads * head_dim] elements */
     void *gated;   /* [rows, feed_forward] elements */
@@ -36,10 +41,12 @@ static int reserve(Workspace *workspace, const Model *model, const Threads *thre
     const long element_bytes = model->element / 8;
     const long query_width = (long)model->heads * model->head_dim;
     const long qkv_width = query_width + 2L * model->kv_heads * model->head_dim;
+    const long own_rows = (long)(rows < OWN_NORMS ? rows : OWN_NORMS) * threads_count(threads);
+    const long normed_rows = rows > own_rows ? rows : own_rows;
     const long sizes[6] = {
         rounded(rows * model->hidden * 4L),
         rounded(rows * qkv_width * 4),
-        rounded(rows * model->hidden * element_bytes),
+        rounded(normed_rows * model->hidden * element_bytes),
         rounded(rows * query_width * element_bytes),
         rounded(rows * query_width * element_bytes),
         rounded(rows * model->feed_forward * element_bytes),
@@ -70,26 +77,6 @@ static int reserve(Workspace *workspace, const Model *model, const Threads *thre
     return 0;
 }
 
-static float inverse_root(const float *x, float epsilon, int width) {
-    Floats squares = spread(0.0f);
-    for (int i = 0; i < width; i += LANES) {
-        Floats value = load(x + i);
-        squares += value * value;
-    }
-    return 1.0f / sqrtf(lanes_sum(squares) / (float)width + epsilon);
-}
-
-void norm_row(int element, const float *x, const float *weight, float epsilon, int width, void *out) {
-    const float scale = inverse_root(x, epsilon, width);
-    for (int i = 0; i < width; i += LANES) {
-        Floats value = load(x + i) * scale * load(weight + i);
-        if (element == BFLOAT16)
-            store_bfloat16((uint16_t *)out + i, value);
-        else
-            store((float *)out + i, value);
-    }
-}
-
 static void norm_in_place(float *x, const float *weight, float epsilon, int width) {
     const float scale = inverse_root(x, epsilon, width);
     for (int i = 0; i < width; i += LANES) store(x + i, load(x + i) * scale * load(weight + i));
@@ -117,33 +104,61 @@ typedef struct {
     Workspace *workspace;
 } Place;
 
-/* After the projection of a row: norms of the heads, rotation, keys and values into the cache, queries in order. */
-static void place_rows(void *argument, int first, int last, int worker) {
+typedef struct {
+    const Model *model;
+    const float *hidden, *weight;
+    char *normed;
+} Norms;
+
+static void norm_rows(void *argument, int first, int last, int worker) {
+    const Norms *norms = argument;
+    const Model *model = norms->model;
+    (void)worker;
+    for (int row = first; row < last; row++)
+        norm_row(model->element, norms->hidden + (long)row * model->hidden, norms->weight, model->norm_epsilon,
+                 model->hidden, norms->normed + (long)row * model->hidden * model->element / 8);
+}
+
+/* The norm that the next product does itself; of many rows it is done here, and the product does none. */
+static Norm norm_for(const Model *model, Threads *threads, Workspace *workspace, int rows, const float *hidden,
+                     const float *weight) {
+    if (rows <= OWN_NORMS) return (Norm){hidden, weight, model->norm_epsilon};
+    Norms norms = {model, hidden, weight, workspace->normed};
+    threads_run(threads, norm_rows, &norms, rows, 4);
+    return (Norm){NULL, NULL, 0.0f};
+}
+
+/* After the projection: norms of the heads, rotation, keys and values into the cache, queries in order. Item by item a
+ * head of all rows, in the order of their outputs: most of a thread's share is what it projected itself. */
+static void place_heads(void *argument, int first, int last, int worker) {
     const Place *place = argument;
     const Model *model = place->model;
     const Attention *attention = place->attention;
     const int head_dim = model->head_dim, half = head_dim / 2, group = model->heads / model->kv_heads;
     const long width = (long)(model->heads + 2 * model->kv_heads) * head_dim;
     const long row_bytes = (long)head_dim * model->element / 8;
-    int sequence = 0;
     (void)worker;
-    for (int row = first; row < last; row++) {
-        while (attention->first_rows[sequence + 1] <= row) sequence++;
-        float *query = place->workspace->qkv + row * width;
-        float *key = query + model->heads * head_dim, *value = key + model->kv_heads * head_dim;
-        const float *cosines = model->cosines + (long)attention->positions[row] * half;
-        const float *sines = model->sines + (long)attention->positions[row] * half;
-        for (int head = 0; head < model->heads + model->kv_heads; head++) {
-            const float *norm = head < model->heads ? place->layer->query_norm : place->layer->key_norm;
-            if (norm) norm_in_place(query + head * head_dim, norm, model->norm_epsilon, head_dim);
-            turn(query + head * head_dim, cosines, sines, half);
+    for (int head = first; head < last; head++) {
+        const int kv_head = (head - model->heads) % model->kv_heads;
+        const float *norm = head < model->heads ? place->layer->query_norm : place->layer->key_norm;
+        int sequence = 0;
+        for (int row = 0; row < attention->rows; row++) {
+            while (attention->first_rows[sequence + 1] <= row) sequence++;
+            float *x = place->workspace->qkv + row * width + head * head_dim;
+            if (head >= model->heads + model->kv_heads) {
+                write_value(attention, sequence, row, kv_head, x);
+                continue;
+            }
+            const long angles = (long)attention->positions[row] * half;
+            if (norm) norm_in_place(x, norm, model->norm_epsilon, head_dim);
+            turn(x, model->cosines + angles, model->sines + angles, half);
+            if (head < model->heads) {
+                const long to = ((long)(head / group) * attention->rows + row) * group + head % group;
+                to_words(model->element, x, (char *)place->workspace->queries + to * row_bytes, head_dim);
+            } else {
+                write_key(attention, sequence, row, kv_head, x);
+            }
         }
-        for (int head = 0; head < model->heads; head++) {
-            const long to = ((long)(head / group) * attention->rows + row) * group + head % group;
-            to_words(model->element, query + head * head_dim, (char *)place->workspace->queries + to * row_bytes,
-                     head_dim);
-        }
-        write_kv(attention, sequence, row, key, value);
     }
 }
 
@@ -158,7 +173,7 @@ int run_layers(const Model *model, Threads *threads, Workspace *workspace, const
     if (reserve(workspace, model, threads, pass->rows)) return -1;
     const int rows = pass->rows, query_width = model->heads * model->head_dim;
     const int qkv_width = query_width + 2 * model->kv_heads * model->head_dim;
-    const long normed_bytes = (long)model->hidden * model->element / 8;
+    const int placed = model->heads + 2 * model->kv_heads;
     Attention attended = {
         .element = model->element,
         .rows = rows,
@@ -180,25 +195,23 @@ int run_layers(const Model *model, Threads *threads, Workspace *workspace, const
         attended.window = layer->window;
         attended.keys = layer->keys;
         attended.values = layer->values;
-        for (int row = 0; row < rows; row++)
-            norm_row(model->element, hidden + (long)row * model->hidden, layer->attention_norm, model->norm_epsilon,
-                     model->hidden, (char *)workspace->normed + row * normed_bytes);
+        const Norm attention_norm = norm_for(model, threads, workspace, rows, hidden, layer->attention_norm);
         product(threads, &(Product){model->element, rows, model->hidden, qkv_width / LANES, layer->qkv, layer->qkv_bias,
                                     workspace->normed, workspace->qkv, qkv_width, END_STORE,
-                                    {layer->attention_out, query_width, model->hidden / LANES}});
+                                    {layer->attention_out, query_width, model->hidden / LANES},
+                                    attention_norm});
         begin_blocks(&attended);
         Place place = {model, layer, &attended, workspace};
-        threads_run(threads, place_rows, &place, rows, 2);
+        threads_run(threads, place_heads, &place, placed, rows <= FEW_PLACED ? placed : 1);
         attention(threads, &attended, workspace->scratch, workspace->scratch_bytes);
         product(threads, &(Product){model->element, rows, query_width, model->hidden / LANES, layer->attention_out,
                                     layer->attention_out_bias, workspace->mixed, hidden, model->hidden, END_ADD,
                                     gate_up});
-        for (int row = 0; row < rows; row++)
-            norm_row(model->element, hidden + (long)row * model->hidden, layer->feed_forward_norm, model->norm_epsilon,
-                     model->hidden, (char *)workspace->normed + row * normed_bytes);
+        const Norm feed_forward_norm = norm_for(model, threads, workspace, rows, hidden, layer->feed_forward_norm);
         product(threads, &(Product){model->element, rows, model->hidden, 2 * model->feed_forward / LANES, layer->gate_up,
                                     layer->gate_up_bias, workspace->normed, workspace->gated, model->feed_forward,
-                                    END_GATED, {layer->down, model->feed_forward, model->hidden / LANES}});
+                                    END_GATED, {layer->down, model->feed_forward, model->hidden / LANES},
+                                    feed_forward_norm});
         product(threads, &(Product){model->element, rows, model->feed_forward, model->hidden / LANES, layer->down,
                                     layer->down_bias, workspace->gated, hidden, model->hidden, END_ADD,
                                     after(model, index, qkv_width)});

@@ -64,8 +64,6 @@ int decoder_forward(const Model *model, Threads *threads, Workspace *workspace, 
 /* The parts of it, for drafters. `hidden` [rows, hidden] is the residual stream, changed in place. */
 void embed_row(const Model *model, int token, float *hidden);
 int run_layers(const Model *model, Threads *threads, Workspace *workspace, const Pass *pass, float *hidden);
-/* RMSNorm of one row, rounded to elements: x / sqrt(mean x^2 + epsilon) * weight. */
-void norm_row(int element, const float *x, const float *weight, float epsilon, int width, void *out);
 
 /* The matrix products of a pass of `rows` rows alone, on whatever the workspace holds. */
 int linear_layers(const Model *model, Threads *threads, Workspace *workspace, int rows, float *logits);

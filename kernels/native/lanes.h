@@ -72,7 +72,6 @@ INLINE Floats exponential(Floats x) {
     x = smaller(larger(x, spread(-87.3f)), spread(88.3f));
     Floats shifted = x * 1.44269504088896341f + to_integer;
     Floats whole = shifted - to_integer;
-    Ints power = (Ints)shifted - (Ints)spread(to_integer);
     Floats r = x - whole * 0.693359375f;
     r = r + whole * 2.12194440e-4f;
     Floats p = r * 1.9875691500e-4f + 1.3981999507e-3f;
@@ -81,14 +80,22 @@ INLINE Floats exponential(Floats x) {
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
-    return p * (Floats)((power + 127) << 23);
+#ifdef __AVX512F__
+    return (Floats)_mm512_scalef_ps((__m512)p, (__m512)whole);
+#else
+    return p * (Floats)(((Ints)shifted - (Ints)spread(to_integer) + 127) << 23);
+#endif
 }
 
 /* Round to bfloat16, nearest even. */
 INLINE void store_bfloat16(uint16_t *to, Floats value) {
+#ifdef PACELINE_PAIR_PRODUCT
+    *(LooseHalves *)to = (LooseHalves)_mm512_cvtneps_pbh((__m512)value);
+#else
     Words bits = (Words)value;
     bits = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     *(LooseHalves *)to = (LooseHalves)__builtin_convertvector(bits, Halves);
+#endif
 }
 INLINE uint16_t bfloat16_of(float value) {
     uint32_t bits;

@@ -37,6 +37,7 @@ enum { CACHED, WEIGHTS, HINTS };
  * Measured on AMD Zen 4, one and two threads. */
 #define AHEAD_BYTES (96 << 10)
 #define FEW_ROWS 4
+#define CACHE_LINE 64
 #define AHEAD_OF_FEW 2048
 
 #define ELEMENT_BITS 16
@@ -46,10 +47,31 @@ enum { CACHED, WEIGHTS, HINTS };
 #include "element.inc"
 #undef ELEMENT_BITS
 
+float inverse_root(const float *x, float epsilon, int width) {
+    Floats squares = spread(0.0f);
+    for (int i = 0; i < width; i += LANES) {
+        Floats value = load(x + i);
+        squares += value * value;
+    }
+    return 1.0f / sqrtf(lanes_sum(squares) / (float)width + epsilon);
+}
+
+void norm_row(int element, const float *x, const float *weight, float epsilon, int width, void *out) {
+    const float scale = inverse_root(x, epsilon, width);
+    for (int i = 0; i < width; i += LANES) {
+        Floats value = load(x + i) * scale * load(weight + i);
+        if (element == BFLOAT16)
+            store_bfloat16((uint16_t *)out + i, value);
+        else
+            store((float *)out + i, value);
+    }
+}
+
 typedef struct {
     const Product *product;
     const Threads *threads;
     int pairs;
+    char *normed; /* [threads], a cache line each: whether the thread has normed the rows */
 } ProductWork;
 
 /* What `worker` reads some way after a pair of strips: a later pair of its share, or of its share of the next product.
@@ -70,17 +92,29 @@ static const uint32_t *upcoming(const ProductWork *work, int pair, int worker) {
 
 static void product_work(void *argument, int first, int last, int worker) {
     const ProductWork *work = argument;
+    Product product = *work->product;
+    if (product.norm.rows) {
+        const long row_bytes = (long)product.inputs * product.element / 8;
+        product.x = (char *)product.x + worker * product.rows * row_bytes;
+        if (!work->normed[worker * CACHE_LINE])
+            for (int row = 0; row < product.rows; row++)
+                norm_row(product.element, product.norm.rows + (long)row * product.inputs, product.norm.weight,
+                         product.norm.epsilon, product.inputs, (char *)product.x + row * row_bytes);
+        work->normed[worker * CACHE_LINE] = 1;
+    }
     for (int pair = first; pair < last; pair++) {
         const uint32_t *hint = upcoming(work, pair, worker);
-        if (work->product->element == BFLOAT16)
-            product_pair_bfloat16(work->product, 2 * pair, hint);
+        if (product.element == BFLOAT16)
+            product_pair_bfloat16(&product, 2 * pair, hint);
         else
-            product_pair_float32(work->product, 2 * pair, hint);
+            product_pair_float32(&product, 2 * pair, hint);
     }
 }
 
 void product(Threads *threads, const Product *product) {
-    ProductWork work = {product, threads, (product->strips + 1) / 2};
+    char normed[threads_count(threads) * CACHE_LINE];
+    for (int worker = 0; worker < threads_count(threads); worker++) normed[worker * CACHE_LINE] = 0;
+    ProductWork work = {product, threads, (product->strips + 1) / 2, normed};
     threads_run(threads, product_work, &work, work.pairs, 1);
 }
 
@@ -88,10 +122,14 @@ typedef struct {
     const Attention *attention;
     char *scratch;
     long scratch_bytes;
-    int *first_tiles; /* [sequences + 1], tiles of one KV head */
+    int *first_items; /* [sequences + 1] */
 } AttentionWork;
 
-static int tiles_of(int queries) { return (queries + MAX_ROWS - 1) / MAX_ROWS; }
+/* Tiles of the queries of one KV head; where it takes several, as many for each thread, unless a tile has one query. */
+static int tiles_of(int queries, int threads) {
+    const int tiles = (queries + MAX_ROWS - 1) / MAX_ROWS, even = (tiles + threads - 1) / threads * threads;
+    return tiles == 1 ? 1 : even < queries ? even : queries;
+}
 
 static void attention_work(void *argument, int first, int last, int worker) {
     const AttentionWork *work = argument;
@@ -101,10 +139,11 @@ static void attention_work(void *argument, int first, int last, int worker) {
     uint32_t *shares = (uint32_t *)(work->scratch + worker * work->scratch_bytes + work->scratch_bytes / 2);
     int sequence = 0;
     for (int item = first; item < last; item++) {
-        const int kv_head = item % attention->kv_heads, tile = item / attention->kv_heads;
-        while (work->first_tiles[sequence + 1] <= tile) sequence++;
+        while (work->first_items[sequence + 1] <= item) sequence++;
         const int queries = (attention->first_rows[sequence + 1] - attention->first_rows[sequence]) * group;
-        const int tiles = tiles_of(queries), index = tile - work->first_tiles[sequence];
+        /* Tiles of a KV head one after another: its keys and values are in the cache after the first. */
+        const int tiles = (work->first_items[sequence + 1] - work->first_items[sequence]) / attention->kv_heads;
+        const int place = item - work->first_items[sequence], kv_head = place / tiles, index = place % tiles;
         const int start = queries * index / tiles, rows = queries * (index + 1) / tiles - start;
         if (attention->element == BFLOAT16)
             attention_queries_bfloat16(attention, sequence, kv_head, start, rows, scores, shares);
@@ -119,14 +158,15 @@ long attention_scratch_bytes(int context) {
 }
 
 void attention(Threads *threads, const Attention *attention, void *scratch, long scratch_bytes) {
-    int first_tiles[attention->sequences + 1];
-    first_tiles[0] = 0;
+    int first_items[attention->sequences + 1];
+    first_items[0] = 0;
     for (int sequence = 0; sequence < attention->sequences; sequence++) {
         const int rows = attention->first_rows[sequence + 1] - attention->first_rows[sequence];
-        first_tiles[sequence + 1] = first_tiles[sequence] + tiles_of(rows * (attention->heads / attention->kv_heads));
+        const int tiles = tiles_of(rows * (attention->heads / attention->kv_heads), threads_count(threads));
+        first_items[sequence + 1] = first_items[sequence] + tiles * attention->kv_heads;
     }
-    AttentionWork work = {attention, scratch, scratch_bytes, first_tiles};
-    threads_run(threads, attention_work, &work, first_tiles[attention->sequences] * attention->kv_heads, 1);
+    AttentionWork work = {attention, scratch, scratch_bytes, first_items};
+    threads_run(threads, attention_work, &work, first_items[attention->sequences], 1);
 }
 
 void begin_blocks(const Attention *attention) {
@@ -140,20 +180,29 @@ void begin_blocks(const Attention *attention) {
         }
 }
 
-void write_kv(const Attention *attention, int sequence, int row, const float *key, const float *value) {
-    const int position = attention->positions[row], head_dim = attention->head_dim;
-    const int block = attention->block_tables[attention->table_starts[sequence] + position / BLOCK_TOKENS];
-    const long head_words = (long)BLOCK_TOKENS * head_dim * attention->element / 32;
-    for (int kv_head = 0; kv_head < attention->kv_heads; kv_head++) {
-        const long place = ((long)block * attention->kv_heads + kv_head) * head_words;
-        uint32_t *keys = (uint32_t *)attention->keys + place, *values = (uint32_t *)attention->values + place;
-        if (attention->element == BFLOAT16)
-            write_kv_bfloat16(head_dim, key + kv_head * head_dim, value + kv_head * head_dim, keys, values,
-                              position % BLOCK_TOKENS);
-        else
-            write_kv_float32(head_dim, key + kv_head * head_dim, value + kv_head * head_dim, keys, values,
-                             position % BLOCK_TOKENS);
-    }
+/* Where in keys or values, in words, the block of a row begins that belongs to a KV head. */
+static long head_place(const Attention *attention, int sequence, int row, int kv_head) {
+    const int32_t *blocks = attention->block_tables + attention->table_starts[sequence];
+    const long head_words = (long)BLOCK_TOKENS * attention->head_dim * attention->element / 32;
+    return ((long)blocks[attention->positions[row] / BLOCK_TOKENS] * attention->kv_heads + kv_head) * head_words;
+}
+
+void write_key(const Attention *attention, int sequence, int row, int kv_head, const float *key) {
+    uint32_t *keys = (uint32_t *)attention->keys + head_place(attention, sequence, row, kv_head);
+    const int token = attention->positions[row] % BLOCK_TOKENS;
+    if (attention->element == BFLOAT16)
+        write_key_bfloat16(attention->head_dim, key, keys, token);
+    else
+        write_key_float32(attention->head_dim, key, keys, token);
+}
+
+void write_value(const Attention *attention, int sequence, int row, int kv_head, const float *value) {
+    uint32_t *values = (uint32_t *)attention->values + head_place(attention, sequence, row, kv_head);
+    const int token = attention->positions[row] % BLOCK_TOKENS;
+    if (attention->element == BFLOAT16)
+        write_value_bfloat16(attention->head_dim, value, values, token);
+    else
+        write_value_float32(attention->head_dim, value, values, token);
 }
 
 void to_words(int element, const float *from, void *to, int count) {

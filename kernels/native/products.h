@@ -26,6 +26,14 @@ typedef struct {
     int inputs, strips;
 } Upcoming;
 
+/* Rows that a product norms first. Each thread norms all of them for itself: it takes longer to fetch what another core
+ * has just written. */
+typedef struct {
+    const float *rows;   /* [rows, inputs] */
+    const float *weight; /* [inputs] */
+    float epsilon;
+} Norm;
+
 typedef struct {
     int element;
     int rows;
@@ -33,11 +41,12 @@ typedef struct {
     int strips; /* outputs / 16 */
     const void *weights;
     const float *bias; /* [strips * 16] or NULL */
-    const void *x;     /* [rows, inputs] in words */
+    void *x;           /* [rows, inputs] in words; where rows are normed first, room for as many for each thread */
     void *out;         /* [rows, stride] float32, or elements for END_GATED */
     long stride;
     int end;
     Upcoming next; /* asked for while the last strips are computed; none where its weights are NULL */
+    Norm norm;     /* none where its rows are NULL: x holds the inputs already */
 } Product;
 
 typedef struct {
@@ -55,6 +64,10 @@ typedef struct {
     void *mixed;          /* [rows, heads, head_dim] in words */
 } Attention;
 
+/* RMSNorm of one row, rounded to elements: x / sqrt(mean x^2 + epsilon) * weight. */
+void norm_row(int element, const float *x, const float *weight, float epsilon, int width, void *out);
+float inverse_root(const float *x, float epsilon, int width);
+
 void product(Threads *threads, const Product *product);
 
 /* Writes nothing but `mixed`. `scratch` holds attention_scratch_bytes(longest context) for each thread. */
@@ -65,8 +78,9 @@ long attention_scratch_bytes(int context);
  * weight, not even zero, keeps out of a sum. */
 void begin_blocks(const Attention *attention);
 
-/* Put `key` and `value` [kv_heads, head_dim] of a row at its position into the cache. */
-void write_kv(const Attention *attention, int sequence, int row, const float *key, const float *value);
+/* Put the key, or the value, [head_dim], of a row and KV head at the row's position into the cache. */
+void write_key(const Attention *attention, int sequence, int row, int kv_head, const float *key);
+void write_value(const Attention *attention, int sequence, int row, int kv_head, const float *value);
 
 /* Round `count` floats, a multiple of 16, to elements. */
 void to_words(int element, const float *from, void *to, int count);
