@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from engine.blocks import Blocks, blocks_for
+from engine.blocks import BLOCK_TOKENS, Blocks, blocks_for
 from engine.calibration import LOADS, calibrate, choose_threads
 from engine.checkpoint import Checkpoint
 from engine.decoder import Decoder
@@ -36,6 +36,8 @@ def build_engine(options: EngineOptions, deliver: Callable[[FromEngine], None]) 
     model_path = Path(options.model_path)
     cores = len(os.sched_getaffinity(0))
     block_count = options.kv_blocks or options.slots * blocks_for(options.context_limit)
+    # No sequence can be longer than the whole cache: what clients are told of the context says so.
+    context_limit = min(options.context_limit, block_count * BLOCK_TOKENS)
     deliver(Progress(f"loading {options.model_name}"))
     try:
         config = read_config(model_path)
@@ -45,13 +47,13 @@ def build_engine(options: EngineOptions, deliver: Callable[[FromEngine], None]) 
                 "model reads."
             )
         dtype = str(model_dtype(config, Checkpoint(model_path), options.dtype)).removeprefix("torch.")
-        drafted = _drafted_target(options, config, dtype, block_count)
+        drafted = _drafted_target(options, config, dtype, block_count, context_limit)
         sources = options.drafters or fitting_drafters(model_path)
         memory = plan_memory(
             config,
             dtype,
             blocks=block_count,
-            context_limit=options.context_limit,
+            context_limit=context_limit,
             slots=options.slots,
             prefill_chunk=options.prefill_chunk,
             drafters=[plan_drafter(source, drafted) for source in sources],
@@ -67,7 +69,7 @@ def build_engine(options: EngineOptions, deliver: Callable[[FromEngine], None]) 
             model_path,
             options.dtype,
             blocks=block_count,
-            capacity=options.context_limit,
+            capacity=context_limit,
             features=True,
             native=native,
         )
@@ -91,7 +93,7 @@ def build_engine(options: EngineOptions, deliver: Callable[[FromEngine], None]) 
         target=target,
         drafters=drafters.loaded,
         blocks=blocks,
-        context_limit=options.context_limit,
+        context_limit=context_limit,
         prefill_chunk=options.prefill_chunk,
         token_bytes=lambda: load_token_bytes(model_path, config.vocab_size),
         deliver=deliver,
@@ -106,7 +108,7 @@ def build_engine(options: EngineOptions, deliver: Callable[[FromEngine], None]) 
         threads=threads,
         slots=options.slots,
         blocks=blocks.blocks,
-        context_limit=options.context_limit,
+        context_limit=context_limit,
         vocabulary=config.vocab_size,
         linear_seconds=linear_seconds_by_load[0][1],
         calibration=calibration,
@@ -116,7 +118,9 @@ def build_engine(options: EngineOptions, deliver: Callable[[FromEngine], None]) 
     return loop, info
 
 
-def _drafted_target(options: EngineOptions, config: ModelConfig, dtype: str, blocks: int) -> DraftedTarget:
+def _drafted_target(
+    options: EngineOptions, config: ModelConfig, dtype: str, blocks: int, context_limit: int
+) -> DraftedTarget:
     model_path = Path(options.model_path)
     return DraftedTarget(
         path=model_path,
@@ -124,7 +128,7 @@ def _drafted_target(options: EngineOptions, config: ModelConfig, dtype: str, blo
         vocabulary=read_vocabulary(model_path),
         dtype=dtype,
         blocks=blocks,
-        context_limit=options.context_limit,
+        context_limit=context_limit,
         suffix_shared_routes=options.suffix_shared_routes,
     )
 

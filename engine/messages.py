@@ -203,7 +203,7 @@ class EngineOptions:
     draft_stop: float = 0.07
     """Learned drafters end a draft before the product of their confidences falls under this; 0 never does."""
     kv_blocks: int = 0
-    """Blocks of the KV cache; 0 takes what every slot needs at the context limit."""
+    """Blocks of the KV cache, which bound a context too; 0 takes what every slot needs at the context limit."""
     prefix_reuse: bool = True
     """Whether a sequence takes over the KV blocks of an earlier one that begins with the same text."""
     verifier: str = "coupled"

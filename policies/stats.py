@@ -143,7 +143,7 @@ class EngineInfo:
     slots: int
     blocks: int
     context_limit: int
-    """Tokens of prompt and output together."""
+    """Tokens of prompt and output together; never more than the whole KV cache holds."""
     vocabulary: int
     linear_seconds: float
     """Median seconds of the linear layers alone for one token: the floor of a plain cycle."""

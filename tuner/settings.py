@@ -108,7 +108,7 @@ class EngineSettings(_Group):
     watermark_delta: Annotated[float, Field(ge=0.0, le=100.0)] = 2.0
     """Added to the logits of green tokens, under watermark_key."""
     kv_blocks: Annotated[int, Field(ge=0)] = 0
-    """Blocks of 16 tokens in the KV cache; 0 takes what every slot needs at the context limit."""
+    """Blocks of 16 tokens in the KV cache, which bound a context too; 0: what every slot needs at the context limit."""
     prefix_reuse: bool = True
     """Whether a prompt takes over what an earlier one with the same beginning has computed; timing then tells of it."""
     price_per_hour: Annotated[float, Field(gt=0.0)] | None = None

@@ -385,3 +385,16 @@ def test_a_drafter_is_unloaded_and_loaded_while_the_engine_serves(model_path: Pa
                 await client.unload_drafter("ngram")
 
     asyncio.run(asyncio.wait_for(change(), DEADLINE_SECONDS))
+
+
+def test_a_cache_smaller_than_the_context_limit_is_the_context_limit_of_the_engine(model_path: Path) -> None:
+    async def run() -> None:
+        options = dataclasses.replace(tiny_options(model_path, slots=2), kv_blocks=3)
+        async with running_engine(options) as engine:
+            assert (engine.info.blocks, engine.info.context_limit) == (3, 48)
+            asked = message(engine, max_tokens=48 - 7, drafter="ngram")
+            token_ids, finished = await collect(engine.submit(asked))
+            assert len(token_ids) == 48 - 7
+            assert finished is not None
+
+    asyncio.run(asyncio.wait_for(run(), DEADLINE_SECONDS))
