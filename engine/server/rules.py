@@ -103,6 +103,14 @@ CHOICES = Rule(
 )
 _INT32_MAX = (1 << 31) - 1
 
+LABELS: Mapping[str, Rule] = {
+    "user": TEXT,
+    "metadata": Rule(_is_string_map, "an object from strings to strings"),
+    "safety_identifier": TEXT,
+    "prompt_cache_key": TEXT,
+}
+"""Fields that are accepted whatever they say: they label a request and change nothing in its answer."""
+
 _SHARED: Mapping[str, Rule] = {
     "model": TEXT,
     "max_tokens": _integer(1, _INT32_MAX, "a whole number of at least 1"),
@@ -124,11 +132,7 @@ _SHARED: Mapping[str, Rule] = {
     "n": _integer(1, MAX_CHOICES),
     "stream": BOOLEAN,
     "stream_options": Rule(lambda value: isinstance(value, dict), 'an object such as {"include_usage": true}'),
-    # Accepted as they are: they label a request and change nothing in its answer.
-    "user": TEXT,
-    "metadata": Rule(_is_string_map, "an object from strings to strings"),
-    "safety_identifier": TEXT,
-    "prompt_cache_key": TEXT,
+    **LABELS,
     "service_tier": _only("auto", "default"),
     "store": _only(False),
     # Not OpenAI's: what vLLM has under these names, and our own.
