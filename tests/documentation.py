@@ -17,6 +17,7 @@ from fastapi import FastAPI
 from typer.core import TyperGroup
 
 from engine.drafter_files import DESCRIPTION, SHIPPED, read_drafter
+from engine.server import rules
 from engine.server.app import ServerOptions, create_app
 from policies import FixedPolicy, Reason
 from policies.testing import ListSink
@@ -117,6 +118,26 @@ def options_table() -> str:
 def variables_table() -> str:
     """Variables of the environment that are no settings."""
     return markdown(("Variable", "Meaning"), [(f"`{name}`", text) for name, text in OTHER_VARIABLES.items()])
+
+
+def fields_without_effect_table() -> str:
+    """Every field of a request that is accepted and changes nothing, with the values that are."""
+    groups = {
+        "both": {name: rule for name, rule in rules.CHAT_RULES.items() if name in rules.COMPLETION_RULES},
+        "a chat": {name: rule for name, rule in rules.CHAT_RULES.items() if name not in rules.COMPLETION_RULES},
+        "a completion": {name: rule for name, rule in rules.COMPLETION_RULES.items() if name not in rules.CHAT_RULES},
+        "a message": rules.MESSAGE_RULES,
+        "`stream_options`": rules.STREAM_OPTION_RULES,
+    }
+    rows = []
+    for group, fields in groups.items():
+        for name, rule in fields.items():
+            values = rule.remedy.partition("leave it out or give ")[2]
+            if name in rules.LABELS:
+                rows.append((f"`{name}`", group, f"any, {rule.remedy}"))
+            elif rule.neutral and values:
+                rows.append((f"`{name}`", group, values))
+    return markdown(("Field", "Of", "Values that are accepted"), rows)
 
 
 def routes(app: FastAPI) -> list[tuple[str, str, str]]:
@@ -334,6 +355,7 @@ TABLES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "README.md": {"run": run_table, "drafters": drafters_table},
     "docs/measuring.md": {"bars": bars_table, "scenarios": scenarios_table},
     "docs/how-it-works.md": {"rooms": rooms_table},
+    "docs/requests.md": {"neutral": fields_without_effect_table},
     "docs/reference.md": {
         "commands": commands_table,
         "options": options_table,

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from policies.types import Reason
+from engine.server import rules
+from engine.server.headers import decision_headers, looped_header
+from policies import FixedPolicy
+from policies.types import Context, Reason, RequestFeatures, SamplingClass
 from tests import documentation
 from tests.documentation import README, RESERVED, ROOT, TABLES
-from tuner.api.explain import REASON_SENTENCES
+from tuner.api.explain import LADDER, REASON_SENTENCES
 
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", *PAGES)
@@ -70,6 +73,35 @@ def test_every_reason_has_a_meaning_and_reserved_ones_are_given_by_nothing() -> 
     }
     assert "ERROR" in given, "the search itself finds nothing"
     assert given & {reason.name for reason in RESERVED} == set()
+
+
+def test_the_readme_lists_every_header_of_an_answer() -> None:
+    features = RequestFeatures(SamplingClass.GREEDY, structured=False, prompt_tokens=1, max_tokens=1)
+    decision = FixedPolicy().decide(Context("m", "chat", "en"), features)
+    text = README.read_text(encoding="utf-8")
+    headers = decision_headers(decision, debug=True) | looped_header(looped=True)
+    assert len(headers) > 4
+    assert [name for name in headers if f"`{name}`" not in text] == []
+
+
+def test_every_field_that_is_accepted_without_effect_is_listed() -> None:
+    table = documentation.fields_without_effect_table()
+    for fields in (rules.CHAT_RULES, rules.COMPLETION_RULES, rules.MESSAGE_RULES, rules.STREAM_OPTION_RULES):
+        for name, rule in fields.items():
+            if name in rules.LABELS or (rule.neutral and rule.remedy != "leave it out"):
+                assert f"| `{name}` |" in table
+    for name in ("user", "metadata", "store", "service_tier", "spaces_between_special_tokens", "include_obfuscation"):
+        assert f"| `{name}` |" in table
+
+
+def test_no_rung_is_claimed_that_nothing_gives() -> None:
+    reserved = {reason.value.partition("_")[0].lower() for reason in RESERVED}
+    assert {"guardrail", "freeze"} <= reserved
+    assert reserved & set(LADDER) == set()
+    for document in ("README.md", "docs/how-it-works.md"):
+        text = " ".join((ROOT / document).read_text(encoding="utf-8").split())
+        (claimed,) = re.findall(r"kill switch, (?:switchback|plain) window, [^.]*", text)
+        assert [word for word in reserved if word in claimed] == []
 
 
 def test_every_room_on_disk_has_a_docstring_and_is_in_the_wheel() -> None:

@@ -53,7 +53,7 @@ def note_learning(drafter: str, curve: Curve, needed: int) -> str:
 def measured(speedup: Interval | None) -> str:
     """The measured gain in words."""
     if speedup is None:
-        return "the gain over plain is not measured yet"
+        return "the gain over plain, which is measured again since the server started, is not known yet"
     judgement = "faster" if speedup.low > 1.0 else "slower" if speedup.high < 1.0 else "not told from plain"
     return (
         f"measured {speedup.estimate:.2f}x plain at equal load, neighbours' blocks included "

@@ -1,5 +1,6 @@
 """Durations as people write them: ``90s``, ``30m``, ``2h``, ``1d``, ``1h30m``."""
 
+import math
 import re
 
 _SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
@@ -16,8 +17,10 @@ def parse_duration(text: str) -> int:
 
 
 def describe_duration(seconds: float) -> str:
-    """The two largest units of a length of time, e.g. ``1h 59m``."""
-    left = max(0, round(seconds))
+    """The two largest units of a length of time, rounded up, e.g. ``1h 59m``: after a second of two hours it is 2h."""
+    left = max(0, math.ceil(seconds))
+    step = 3_600 if left > _SECONDS["d"] else 60 if left > _SECONDS["h"] else 1
+    left = -(-left // step) * step
     parts: list[str] = []
     for unit, size in _SECONDS.items():
         if left >= size:

@@ -39,24 +39,22 @@ LADDER = (
     "kill switch",
     "switchback",
     "pin",
-    "guardrail",
     "client opt-out",
-    "freeze",
     "learned",
     "route default",
     "engine default",
 )
-"""The rungs, from the strongest."""
+"""The rungs, from the strongest. Guardrails and freezing, which `policies.ladder` has places for, come to it once
+something gives them."""
 
 _RUNG_OF_REASON = {
     Reason.KILL_SWITCH: "kill switch",
     Reason.SWITCHBACK: "switchback",
     Reason.PINNED: "pin",
     Reason.CLIENT_OPT_OUT: "client opt-out",
-    Reason.FREEZE: "freeze",
     Reason.ROUTE_DEFAULT: "route default",
     Reason.ENGINE_DEFAULT: "engine default",
-} | {reason: "guardrail" for reason in Reason if reason.name.startswith("GUARDRAIL_")}
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +124,7 @@ def _rungs(
         "kill switch": _kill_note(kill, now),
         "switchback": "a plain window is open" if situation.switchback else "no plain window is open",
         "pin": _pin_note(pin, now),
-        "guardrail": "none tripped",
         "client opt-out": "a request may send x-paceline-mode: off",
-        "freeze": "not frozen",
         "learned": _learned_note(policy, configured.mode),
         "route default": _route_note(configured),
         "engine default": "plain",
@@ -204,7 +200,10 @@ def _evidence_sentences(evidence: Evidence) -> list[str]:
         gains = ", ".join(f"{gain - 1.0:+.0%} at load {load}" for load, gain in evidence.predicted_speedup)
         sentences.append(f"Predicted gain over plain: {gains}.")
     if evidence.speedup is None:
-        sentences.append("Measured speedup: unknown, plain windows have not met this context often enough.")
+        sentences.append(
+            "Measured speedup: not known yet. It is measured again since the server started, and plain windows have not "
+            "met this context often enough."
+        )
     else:
         found = evidence.speedup
         sentences.append(

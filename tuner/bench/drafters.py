@@ -101,7 +101,7 @@ async def run_drafters(settings: Settings, options: BenchOptions, console: Conso
             highlight=False,
         )
     best = {context: max(drafters, key=lambda name: one.ratio(name).estimate) for context, one in measured.items()}
-    console.print(f"{len(set(best.values()))} drafters are the best of some context.", highlight=False)
+    console.print(f"The best of some context: {', '.join(sorted(set(best.values())))}.", highlight=False)
     different = sum(_texts_that_differ(one) for one in measured.values())
     faults = []
     if different and settings.engine.verifier == "coupled":

@@ -15,7 +15,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # its boxes cut names at 80 columns
-    help="Chooses, while a language model serves, which drafter to speculate with, how far, and when to stop.",
+    help="Chooses, while a language model serves, whether to speculate, how far, and when to stop.",
 )
 model = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The default model.")
 drafters = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The drafters.")
