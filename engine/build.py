@@ -8,9 +8,10 @@ from engine.blocks import BLOCK_TOKENS, Blocks, blocks_for
 from engine.calibration import LOADS, calibrate, choose_threads
 from engine.checkpoint import Checkpoint
 from engine.decoder import Decoder
-from engine.drafter_files import DrafterError, fitting_drafters
+from engine.drafter_files import DrafterError
 from engine.drafter_plan import DraftedTarget, plan_drafter
 from engine.drafter_set import DrafterSet
+from engine.drafter_shelf import fitting_drafters
 from engine.grammar import GrammarError, Grammars
 from engine.loop import EngineLoop
 from engine.machine_memory import machine_bytes
@@ -48,7 +49,7 @@ def build_engine(options: EngineOptions, deliver: Callable[[FromEngine], None]) 
             )
         dtype = str(model_dtype(config, Checkpoint(model_path), options.dtype)).removeprefix("torch.")
         drafted = _drafted_target(options, config, dtype, block_count, context_limit)
-        sources = options.drafters or fitting_drafters(model_path)
+        sources = options.drafters or fitting_drafters(model_path, lambda text: deliver(Progress(text)))
         memory = plan_memory(
             config,
             dtype,

@@ -5,7 +5,7 @@ import statistics
 import time
 from collections.abc import Callable
 
-from engine.blocks import blocks_for
+from engine.blocks import BLOCK_TOKENS, blocks_for
 from engine.rows import Rows
 from engine.target import DecoderTarget
 from kernels.sampling import Block, Sampling
@@ -25,7 +25,7 @@ def choose_threads(target: DecoderTarget, cores: int) -> int:
     """Threads with the fastest plain cycle at load 1; one more must gain 5 % to be taken."""
     native = target.decoder.native
     best, best_seconds = 1, float("inf")
-    context = min(CONTEXTS[0], target.decoder.capacity - 1)
+    context = min(CONTEXTS[0], target.decoder.capacity - 1, target.decoder.blocks * BLOCK_TOKENS - 1)
     for threads in range(1, cores + 1):
         native.resize(threads)
         seconds = min(_cycle_seconds(target, 1, 1, context) for _ in range(5))

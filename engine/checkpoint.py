@@ -1,13 +1,23 @@
-"""The tensors of a model folder by name, over one safetensors file or its shards."""
+"""The tensors of a model folder by name, over one safetensors file or its shards.
+
+Imports no tensor library before a tensor is taken, so that a folder can be looked over without one.
+"""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
-from engine.model_config import ModelError
+from engine.model_config import ModelConfig, ModelError
+from engine.model_tensors import model_tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+EMBEDDING = "model.embed_tokens.weight"
+HEAD = "lm_head.weight"
 
 IGNORED_SUFFIX = "rotary_emb.inv_freq"
 """Old checkpoints carry the rotary frequencies; they follow from the config."""
@@ -27,7 +37,7 @@ class Checkpoint:
         self._dtype_of: dict[str, str] = {}
         for file in _weight_files(folder):
             try:
-                with safe_open(file, framework="pt") as tensors:
+                with safe_open(file, framework="np") as tensors:
                     for name in tensors.keys():  # noqa: SIM118 (it is no mapping)
                         entry = tensors.get_slice(name)
                         self._file_of[name] = file
@@ -57,7 +67,13 @@ class Checkpoint:
         if unknown:
             raise ModelError(f"{self.folder} has tensor {unknown[0]}, which the decoder would not use")
 
-    def take(self, name: str, *shape: int) -> Tensor:
+    def check_model(self, config: ModelConfig) -> None:
+        """`check` for a whole model, whose tied head may be there as well. Raises ModelError."""
+        expected = model_tensors(config)
+        expected[embedding_name(config, self)] = expected.pop(EMBEDDING)
+        self.check(expected, allowed=(HEAD,) if config.tied_head else ())
+
+    def take(self, name: str, *shape: int) -> "Tensor":
         """The tensor `name` of `shape`, as it is stored. It lies in the mapped file: copy it to keep it.
 
         Raises ModelError as `check` does.
@@ -85,6 +101,11 @@ class Checkpoint:
             raise ModelError(
                 f"{self.folder} has tensor {name} of shape {self._shape_of[name]}; the config says {shape}"
             )
+
+
+def embedding_name(config: ModelConfig, checkpoint: Checkpoint) -> str:
+    """Tied weights may be stored under either name."""
+    return HEAD if config.tied_head and EMBEDDING not in checkpoint and HEAD in checkpoint else EMBEDDING
 
 
 def _weight_files(folder: Path) -> list[Path]:

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from engine.blocks import BLOCK_TOKENS
 from engine.kv_cache import KvCache
-from engine.model_config import ModelConfig, ModelError
+from engine.model_config import ModelConfig
+from engine.model_tensors import check_widths
 from engine.model_weights import LayerWeights, Weights
 from engine.packed import ELEMENTS, alternating, packed
 from engine.rows import Rows
@@ -51,7 +52,7 @@ class Decoder:
         Raises:
             ModelError: a width that the kernels do not divide.
         """
-        _refuse_widths(config)
+        check_widths(config)
         self.config = config
         self.blocks = blocks
         self.capacity = capacity
@@ -207,14 +208,3 @@ class Decoder:
         if self._logits.shape[0] < rows:
             self._logits = torch.empty(rows, self._logits.shape[1], dtype=torch.float32)
         return self._logits[:rows]
-
-
-def _refuse_widths(config: ModelConfig) -> None:
-    widths = {
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.feed_forward_size,
-        "head_dim": config.head_dim,
-    }
-    for name, width in widths.items():
-        if width % LANES:
-            raise ModelError(f"the model has {name} {width}; the CPU kernels need a multiple of {LANES}")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from engine.decoder import Decoder
-from engine.drafter_files import DrafterError
+from engine.drafter_files import damaged
 from engine.learned_drafter import DRAFT_STOP, LearnedDrafter
 from engine.model_config import ModelConfig, ModelError
 from engine.weights import load_decoder
@@ -16,7 +16,7 @@ def load_model_as_drafter(
     """A whole model, which `engine.drafter_files.check_model_fits` found to fit.
 
     Raises:
-        DrafterError: it cannot be loaded.
+        DamagedDrafterError: it cannot be loaded.
     """
     try:
         model = load_decoder(
@@ -27,7 +27,7 @@ def load_model_as_drafter(
             native=target.native,
         )
     except ModelError as error:
-        raise DrafterError(f"the drafter {name!r} cannot be loaded: {error}") from error
+        raise damaged(folder, str(error)) from error
     # Rows that only one of the two has are padding: no text holds such a token.
     outputs = min(config.vocab_size, target.config.vocab_size)
     native_draft = NativeDraft(target.native, model.model, model.model, outputs, None, None, keep=model)

@@ -30,6 +30,10 @@ class DrafterError(Exception):
     """A drafter cannot be found, read or used; the message is one sentence for people, with the remedy."""
 
 
+class DamagedDrafterError(DrafterError):
+    """The files of a drafter cannot be used with any target."""
+
+
 class DrafterKind(StrEnum):
     FEATURE_HEAD = "feature_head"
     DRAFT_MODEL = "draft_model"
@@ -64,6 +68,8 @@ class DrafterFile:
     held_out: tuple[float, ...]
     """S_1..S_8 on text that it was not trained on."""
     training: Mapping[str, Any]
+    weights_sha256: str = ""
+    """Of its weights file; empty where drafter.json does not say."""
 
 
 def parse_spec(text: str) -> DrafterSpec:
@@ -114,6 +120,17 @@ def _is_drafter(folder: Path) -> bool:
     return (folder / DESCRIPTION).is_file() or (folder / "config.json").is_file()
 
 
+def damaged(folder: Path, what: str) -> DamagedDrafterError:
+    """What is wrong with a drafter's files, with the remedy for where they lie."""
+    remedy = "train or fetch it again"
+    if folder.parent == added_folder():
+        remedy = f"take it away with `paceline draft remove {folder.name}`, or {remedy}"
+    elif folder.parent == SHIPPED:
+        remedy = "install paceline again"
+    what = what.rstrip(".").removesuffix("; fetch the model again")
+    return DamagedDrafterError(f"the drafter {folder.name!r} cannot be loaded: {what}; {remedy}")
+
+
 def is_ours(folder: Path) -> bool:
     """Whether `folder` holds a drafter in our format, else a model of Hugging Face's."""
     return (folder / DESCRIPTION).is_file()
@@ -123,13 +140,13 @@ def read_drafter(folder: Path) -> DrafterFile:
     """Read and check `folder`/drafter.json.
 
     Raises:
-        DrafterError: it is missing, no JSON, of another format, or has a field that cannot be.
+        DamagedDrafterError: it is missing, no JSON, of another format, or has a field that cannot be.
     """
     file = folder / DESCRIPTION
     try:
         said = json.loads(file.read_text(encoding="utf-8"))
         if said["format"] != FORMAT:
-            raise DrafterError(f"{file} has format {said['format']!r}; this version reads {FORMAT}: train it again")
+            raise damaged(folder, f"{file} has format {said['format']!r}, and this version reads {FORMAT}")
         target, shape = said["target"], said["config"]
         # Its layers are a llama's, and held to the same rules as a model's.
         config = parse_config(
@@ -158,11 +175,12 @@ def read_drafter(folder: Path) -> DrafterFile:
             special_tokens={str(text): int(token) for text, token in dict(target["special_tokens"]).items()},
             held_out=tuple(float(value) for value in said.get("held_out", {}).get("all", ())),
             training=dict(said.get("training", {})),
+            weights_sha256=str(said.get("weights_sha256", "")),
         )
     except DrafterError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-        raise DrafterError(f"{file} cannot be read ({error!r}); train or fetch the drafter again") from error
+        raise damaged(folder, f"{file} cannot be read ({error!r})") from error
 
 
 def check_fits(drafter: DrafterFile, target_path: Path, target: ModelConfig, vocabulary: Vocabulary) -> None:
@@ -200,34 +218,20 @@ def check_model_fits(folder: Path, target_path: Path) -> ModelConfig:
     """Hold a model folder that is to serve as a draft model against a target; padded rows are no difference.
 
     Raises:
-        DrafterError: the first token in which their vocabularies differ, or a model that is not supported.
+        DrafterError: the first token in which their vocabularies differ.
+        DamagedDrafterError: its files cannot be read, or are of a model that is not supported.
     """
     try:
         config = read_config(folder)
-        difference = first_difference(read_vocabulary(target_path), read_vocabulary(folder))
+        vocabulary = read_vocabulary(folder)
     except ModelError as error:
-        raise DrafterError(f"the drafter {folder.name!r} cannot be used: {error}") from error
+        raise damaged(folder, str(error)) from error
+    difference = first_difference(read_vocabulary(target_path), vocabulary)
     if difference is not None:
         raise DrafterError(
             f"the drafter {folder.name!r} has another vocabulary: {difference}; use a model of the target's family"
         )
     return config
-
-
-def fitting_drafters(target_path: Path) -> tuple[str, ...]:
-    """The names of every drafter that the target can use without being told: built in, shipped and added."""
-    target, vocabulary = read_config(target_path), read_vocabulary(target_path)
-    names = list(BUILT_IN)
-    for name, folder in known_drafters().items():
-        try:
-            if is_ours(folder):
-                check_fits(read_drafter(folder), target_path, target, vocabulary)
-            else:
-                check_model_fits(folder, target_path)
-        except DrafterError:
-            continue  # the answer: nobody asked for this one by name
-        names.append(name)
-    return tuple(names)
 
 
 def _id(tokens: Mapping[str, int], text: str) -> str:

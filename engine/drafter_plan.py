@@ -3,7 +3,6 @@
 Imports no tensor library.
 """
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,9 +11,7 @@ from engine.blocks import BLOCK_TOKENS
 from engine.drafter_files import (
     BUILT_IN,
     NGRAM,
-    OUTPUT_TOKENS,
     SUFFIX,
-    WEIGHTS,
     DrafterError,
     DrafterFile,
     DrafterKind,
@@ -25,11 +22,12 @@ from engine.drafter_files import (
     parse_spec,
     read_drafter,
 )
-from engine.model_config import ModelConfig
+from engine.drafter_weights import check_learned_weights, check_model_weights
+from engine.model_config import ModelConfig, read_config
 from engine.model_tensors import BYTES_OF, FLOAT32_BYTES, kv_bytes_per_token, weight_bytes
 from engine.ngram import INDEX_BYTES
 from engine.suffix import TOKEN_BYTES
-from engine.vocabulary import Vocabulary
+from engine.vocabulary import Vocabulary, read_vocabulary
 
 CATCH_UP_TOKENS = 256
 """Tokens that a learned drafter catches up with in one call, over all sequences, so that a long prompt does not hold up
@@ -73,7 +71,7 @@ def plan_drafter(text: str, target: DraftedTarget) -> DrafterPlan:
     """Find what an operator named and hold it against the target.
 
     Raises:
-        DrafterError: it is not there, is placed where this engine cannot run, or does not fit.
+        DrafterError: it is not there, is placed where this engine cannot run, does not fit, or cannot be loaded.
     """
     spec = parse_spec(text)
     first, plus, second = spec.source.partition("+")
@@ -88,14 +86,34 @@ def plan_drafter(text: str, target: DraftedTarget) -> DrafterPlan:
             return DrafterPlan(NGRAM, context_tokens * INDEX_BYTES)
         shared_tokens = SUFFIX_SHARED_TOKENS * len(target.suffix_shared_routes)
         return DrafterPlan(spec.source, (context_tokens + shared_tokens) * TOKEN_BYTES)
-    folder = find_drafter(spec)
+    return plan_folder(find_drafter(spec), spec.name, target)
+
+
+def plan_folder(folder: Path, name: str, target: DraftedTarget) -> DrafterPlan:
+    """As `plan_drafter`, of a drafter that lies in `folder`, with its weights looked over.
+
+    Raises:
+        DrafterError: it does not fit.
+        DamagedDrafterError: it fits nothing, since it cannot be loaded.
+    """
     if is_ours(folder):
-        drafter = replace(read_drafter(folder), name=spec.name)
+        drafter = replace(read_drafter(folder), name=name)
         check_fits(drafter, target.path, target.config, target.vocabulary)
-        return DrafterPlan(spec.name, _learned_bytes(drafter, target), learned=drafter)
+        outputs = check_learned_weights(drafter, target.config.vocab_size)
+        return DrafterPlan(name, _learned_bytes(drafter, outputs, target), learned=drafter)
     config = check_model_fits(folder, target.path)
+    check_model_weights(folder, config)
     memory_bytes = weight_bytes(config, target.dtype) + _working_bytes(config, config.vocab_size, target)
-    return DrafterPlan(spec.name, memory_bytes, folder=folder, config=config)
+    return DrafterPlan(name, memory_bytes, folder=folder, config=config)
+
+
+def unloaded_target(path: Path) -> DraftedTarget:
+    """A target of which only the files are known: enough to see what fits it, and not what it will take.
+
+    Raises:
+        ModelError: it cannot be read.
+    """
+    return DraftedTarget(path, read_config(path), read_vocabulary(path), dtype="float32", blocks=1, context_limit=1)
 
 
 def planned_bytes(plans: Iterable[DrafterPlan]) -> int:
@@ -120,9 +138,8 @@ def _mebibytes(size: int) -> str:
     return f"{-(-size // 2**20)} MiB"
 
 
-def _learned_bytes(drafter: DrafterFile, target: DraftedTarget) -> int:
+def _learned_bytes(drafter: DrafterFile, outputs: int, target: DraftedTarget) -> int:
     config = drafter.config
-    outputs = _output_count(drafter.folder)
     total = (
         weight_bytes(replace(config, vocab_size=0), target.dtype)
         + outputs * config.hidden_size * BYTES_OF[target.dtype]
@@ -148,17 +165,3 @@ def _working_bytes(config: ModelConfig, outputs: int, target: DraftedTarget) -> 
         + CATCH_UP_TOKENS * row * FLOAT32_BYTES
         + outputs * FLOAT32_BYTES
     )
-
-
-def _output_count(folder: Path) -> int:
-    """Read from the header of the weights: 8 bytes of length, then JSON with the shape of every tensor."""
-    file = folder / WEIGHTS
-    try:
-        with file.open("rb") as weights:
-            length = int.from_bytes(weights.read(8), "little")
-            if length > file.stat().st_size:
-                raise ValueError("its header is longer than the file")
-            header = json.loads(weights.read(length))
-        return int(header[OUTPUT_TOKENS]["shape"][0])
-    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError, OverflowError) as error:
-        raise DrafterError(f"{file} cannot be read ({error!r}); train or fetch the drafter again") from error

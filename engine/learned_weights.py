@@ -12,20 +12,17 @@ The feature before the first token is zero.
 from dataclasses import replace
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from engine.checkpoint import Checkpoint
 from engine.decoder import Decoder
-from engine.drafter_files import OUTPUT_TOKENS, WEIGHTS, DrafterError, DrafterFile, DrafterKind
+from engine.drafter_files import DrafterError, DrafterFile, DrafterKind, damaged
+from engine.drafter_weights import EMBEDDING_NORM, FEATURE_NORM, JOIN, learned_checkpoint, output_tokens
 from engine.learned_drafter import DRAFT_STOP, LearnedDrafter
 from engine.model_config import ModelConfig, ModelError
-from engine.model_tensors import layer_tensors
 from engine.model_weights import Weights, layer_weights
 from engine.packed import packed
 from kernels.native_draft import Join, NativeDraft, head_rows
-
-JOIN, EMBEDDING_NORM, FEATURE_NORM = "fc.weight", "embedding_norm.weight", "feature_norm.weight"
 
 
 def load_learned(
@@ -34,36 +31,28 @@ def load_learned(
     """Read a drafter that `engine.drafter_files.check_fits` found to fit `target`.
 
     Raises:
-        DrafterError: it reads features, which the target does not keep, or a tensor is missing or has another shape
-            than drafter.json says.
+        DrafterError: it reads features, which the target does not keep.
+        DamagedDrafterError: its weights are not what drafter.json says.
     """
     reads_features = drafter.kind is DrafterKind.FEATURE_HEAD
     if reads_features and target.features is None:
         raise DrafterError(f"the drafter {drafter.name!r} reads features, which this target was loaded without")
     config = drafter.config
     hidden = config.hidden_size
-    expected: dict[str, tuple[int, ...]] = {"norm.weight": (hidden,)}
-    if reads_features:
-        expected |= {JOIN: (hidden, 2 * hidden), EMBEDDING_NORM: (hidden,), FEATURE_NORM: (hidden,)}
-    for layer in range(config.num_layers):
-        expected |= layer_tensors(config, f"layers.{layer}.")
     try:
-        checkpoint = Checkpoint(drafter.folder)
-        checkpoint.check(expected, allowed=(OUTPUT_TOKENS,))
-        output_tokens = _output_tokens(drafter, target.config.vocab_size)
+        checkpoint = learned_checkpoint(drafter)
+        tokens = torch.from_numpy(output_tokens(drafter, target.config.vocab_size).copy())
         layers = Decoder(
-            replace(config, vocab_size=output_tokens.numel()),
-            _weights(config, checkpoint, output_tokens, target),
+            replace(config, vocab_size=tokens.numel()),
+            _weights(config, checkpoint, tokens, target),
             target.native,
             blocks=target.blocks,
             capacity=min(config.max_position, target.capacity),
         )
         join = _join(checkpoint, hidden, target) if reads_features else None
     except ModelError as error:
-        raise DrafterError(f"the drafter {drafter.name!r} cannot be loaded: {error}") from error
-    native_draft = NativeDraft(
-        target.native, target.model, layers.model, output_tokens.numel(), output_tokens, join, keep=layers
-    )
+        raise damaged(drafter.folder, str(error)) from error
+    native_draft = NativeDraft(target.native, target.model, layers.model, tokens.numel(), tokens, join, keep=layers)
     return LearnedDrafter(
         drafter.name,
         native_draft,
@@ -84,12 +73,12 @@ def _join(checkpoint: Checkpoint, hidden: int, target: Decoder) -> Join:
     )
 
 
-def _weights(config: ModelConfig, checkpoint: Checkpoint, output_tokens: Tensor, target: Decoder) -> Weights:
+def _weights(config: ModelConfig, checkpoint: Checkpoint, tokens: Tensor, target: Decoder) -> Weights:
     """Layers from the file, the head from the target. The embedding is the target's as well, which the drafter reads
     where it lies."""
 
     def rows() -> Tensor:
-        return head_rows(target.native, target.model, output_tokens, target.dtype)
+        return head_rows(target.native, target.model, tokens, target.dtype)
 
     return Weights(
         dtype=target.dtype,
@@ -100,17 +89,3 @@ def _weights(config: ModelConfig, checkpoint: Checkpoint, output_tokens: Tensor,
         ),
         norm=checkpoint.take("norm.weight", config.hidden_size).to(torch.float32),
     )
-
-
-def _output_tokens(drafter: DrafterFile, vocabulary: int) -> Tensor:
-    file = drafter.folder / WEIGHTS
-    try:
-        with safe_open(file, framework="pt") as tensors:
-            tokens: Tensor = tensors.get_tensor(OUTPUT_TOKENS)
-    except (OSError, SafetensorError) as error:
-        raise ModelError(f"{file} cannot be read ({error}); train or fetch the drafter again") from error
-    if tokens.dim() != 1 or tokens.dtype != torch.int32 or tokens.numel() == 0:
-        raise ModelError(f"{file} has {OUTPUT_TOKENS} that are no list of int32; train it again")
-    if tokens[0] < 0 or tokens[-1] >= vocabulary or bool((tokens[1:] <= tokens[:-1]).any()):
-        raise ModelError(f"{file} has {OUTPUT_TOKENS} that do not rise within 0..{vocabulary - 1}; train it")
-    return tokens.clone()

@@ -4,13 +4,26 @@ Everything here follows from the config alone, so that a wrong folder is refused
 weight is read. Imports no tensor library.
 """
 
-from engine.model_config import ModelConfig
+from engine.model_config import ModelConfig, ModelError
+from kernels.native_library import LANES
 
 OUTPUT_PADDING = 32
 """The native decoder packs a weight in panels of this many outputs; the last panel is filled up."""
 BYTES_OF = {"bfloat16": 2, "float32": 4}
 """Bytes of an element by the name of the dtype that weights and KV cache are held in."""
 FLOAT32_BYTES = 4
+
+
+def check_widths(config: ModelConfig) -> None:
+    """Raises ModelError: a width that the kernels do not divide."""
+    widths = {
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.feed_forward_size,
+        "head_dim": config.head_dim,
+    }
+    for name, width in widths.items():
+        if width % LANES:
+            raise ModelError(f"the model has {name} {width}; the CPU kernels need a multiple of {LANES}")
 
 
 def layer_tensors(config: ModelConfig, prefix: str) -> dict[str, tuple[int, ...]]:

@@ -6,12 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.checkpoint import Checkpoint
+from engine.checkpoint import EMBEDDING, HEAD, Checkpoint, embedding_name
 from engine.model_config import ModelConfig, ModelError
-from engine.model_tensors import model_tensors
-
-EMBEDDING = "model.embed_tokens.weight"
-HEAD = "lm_head.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +62,9 @@ def model_weights(config: ModelConfig, checkpoint: Checkpoint, dtype: torch.dtyp
     Raises:
         ModelError: a tensor is missing, has another shape than the config says, or would not be used.
     """
-    expected = model_tensors(config)
     name = embedding_name(config, checkpoint)
-    expected[name] = expected.pop(EMBEDDING)
-    checkpoint.check(expected, allowed=(HEAD,) if config.tied_head else ())
-    _refuse_a_second_head(config, checkpoint)
+    checkpoint.check_model(config)
+    refuse_a_second_head(config, checkpoint)
 
     def read(name: str) -> Tensor:
         return _stacked(checkpoint, [(name, config.vocab_size)], config.hidden_size, dtype)
@@ -132,13 +126,8 @@ def layer_weights(
     )
 
 
-def embedding_name(config: ModelConfig, checkpoint: Checkpoint) -> str:
-    """Tied weights may be stored under either name."""
-    return HEAD if config.tied_head and EMBEDDING not in checkpoint and HEAD in checkpoint else EMBEDDING
-
-
-def _refuse_a_second_head(config: ModelConfig, checkpoint: Checkpoint) -> None:
-    """A file may repeat the tied embedding as its head; where the two differ, the config is wrong."""
+def refuse_a_second_head(config: ModelConfig, checkpoint: Checkpoint) -> None:
+    """A file may repeat the tied embedding as its head; where the two differ, the config is wrong: ModelError."""
     if not (config.tied_head and EMBEDDING in checkpoint and HEAD in checkpoint):
         return
     shape = (config.vocab_size, config.hidden_size)

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import torch
 
-from engine.checkpoint import Checkpoint
+from engine.checkpoint import Checkpoint, embedding_name
 from engine.decoder import Decoder
 from engine.model_config import ModelConfig, ModelError, read_config
 from engine.model_fetch import cache_folder
-from engine.model_weights import embedding_name, model_weights
+from engine.model_weights import model_weights
 from kernels.native_library import NativeError
 from kernels.native_threads import NativeThreads
 

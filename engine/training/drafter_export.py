@@ -98,6 +98,7 @@ def export_drafter(
         "format": FORMAT,
         "name": name,
         "kind": kind,
+        "weights_sha256": weights_hash(folder),
         "target": {
             "model": target_path.name,
             "hidden_size": target.hidden_size,

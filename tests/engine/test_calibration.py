@@ -95,6 +95,13 @@ def test_threads_are_chosen_within_a_short_context(clock: FakeClock) -> None:
     assert choose_threads(TimedTarget(clock, capacity=16), 1) == 1
 
 
+@pytest.mark.parametrize("blocks", [1, 4, 6, 7])
+def test_a_cache_of_few_blocks_is_calibrated_within_them(clock: FakeClock, blocks: int) -> None:
+    assert choose_threads(TimedTarget(clock, blocks=blocks), 1) == 1
+    stats = calibrate(TimedTarget(clock, blocks=blocks), slots=16, seed=3, progress=lambda _: None)
+    assert bool(stats) == (blocks >= 7)
+
+
 def test_every_point_of_the_grid_is_measured_without_its_warm_up(clock: FakeClock) -> None:
     target = TimedTarget(clock)
     rounds: list[str] = []

@@ -23,13 +23,13 @@ from engine.drafter_files import (
     check_fits,
     check_model_fits,
     find_drafter,
-    fitting_drafters,
     known_drafters,
     parse_spec,
     read_drafter,
 )
 from engine.drafter_plan import DraftedTarget, DrafterPlan, check_memory, plan_drafter, planned_bytes
 from engine.drafter_set import DrafterSet
+from engine.drafter_shelf import add_drafter, fitting_drafters
 from engine.learned_weights import load_learned
 from engine.model_config import ModelError, read_config
 from engine.vocabulary import Vocabulary, first_difference, read_vocabulary
@@ -108,8 +108,10 @@ def test_drafters_that_nobody_named_are_left_out_when_they_do_not_fit(
     (make_tiny_drafter(cache / "drafters" / "torn", tiny_model, DrafterKind.DRAFT_MODEL) / DESCRIPTION).write_text("{")
     make_tiny_model(cache / "drafters" / "whole", layers=1)
     edited_tokenizer(make_tiny_model(cache / "drafters" / "foreign", layers=1), lambda t: rename(t, 300, "zzz"))
-    assert fitting_drafters(tiny_model) == ("ngram", "suffix", "fits", "whole")
-    assert fitting_drafters(other) == ("ngram", "suffix", "wide", "whole")
+    told: list[str] = []
+    assert fitting_drafters(tiny_model, told.append) == ("ngram", "suffix", "fits", "whole")
+    assert fitting_drafters(other, told.append) == ("ngram", "suffix", "wide", "whole")
+    assert {line.partition(" cannot be loaded")[0] for line in told} == {"left out: the drafter 'torn'"}
     with pytest.raises(DrafterError, match=r"of hidden size 96, and the target's is 64"):
         plan_drafter("wide", target_of(tiny_model))
 
@@ -124,7 +126,7 @@ def changed(folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda said: said.update(format=2), r"has format 2; this version reads 1: train it again"),
+        (lambda said: said.update(format=2), r"has format 2, and this version reads 1; train or fetch it again"),
         (lambda said: said.pop("kind"), r"cannot be read \(KeyError\('kind'\)\)"),
         (lambda said: said.update(kind="tree"), r"cannot be read \(ValueError\(\"'tree' is not a valid DrafterKind"),
         (lambda said: said["config"].update(num_heads=None), r"num_attention_heads None, which must be a positive"),
@@ -240,7 +242,7 @@ def test_a_model_folder_with_the_same_tokens_fits_whatever_its_width(tiny_model:
     shutil.copytree(folder, tmp_path / "foreign")
     config = json.loads((tmp_path / "foreign" / "config.json").read_text())
     (tmp_path / "foreign" / "config.json").write_text(json.dumps({**config, "model_type": "mamba"}))
-    with pytest.raises(DrafterError, match=r"the drafter 'foreign' cannot be used: .*model_type 'mamba'"):
+    with pytest.raises(DrafterError, match=r"the drafter 'foreign' cannot be loaded: .*model_type 'mamba'"):
         check_model_fits(tmp_path / "foreign", tiny_model)
     (folder / "tokenizer.json").unlink()
     with pytest.raises(DrafterError, match=r"holds no tokenizer\.json; give a folder with the model's own tokenizer"):
@@ -321,6 +323,12 @@ def claim_header(folder: Path, length: bytes, header: bytes = b"{}") -> None:
     (folder / WEIGHTS).write_bytes(length + header)
 
 
+def cut_off(weights: Path) -> None:
+    """The header stays whole, and its last tensors have no data."""
+    with weights.open("r+b") as file:
+        file.truncate(weights.stat().st_size - 64)
+
+
 DAMAGES: Mapping[str, Callable[[Path], None]] = {
     r"has no tensor norm\.weight": damaged(lambda t: t.pop("norm.weight")),
     r"has tensor layers\.7\.x, which the decoder would not use": damaged(
@@ -335,16 +343,17 @@ DAMAGES: Mapping[str, Callable[[Path], None]] = {
     r"has output_tokens that do not rise within 0\.\.383": damaged(
         lambda t: t.update({"output_tokens": torch.tensor([3, 3], dtype=torch.int32)})
     ),
-    r"do not rise within 0\.\.383; train it": damaged(
+    r"do not rise within 0\.\.383; train or fetch it": damaged(
         lambda t: t.update({"output_tokens": torch.tensor([3, 384], dtype=torch.int32)})
     ),
     r"has tensor fc\.weight stored as F8": damaged(
         lambda t: t.update({"fc.weight": torch.zeros(64, 128).to(torch.float8_e4m3fn)})
     ),
     r"cannot be read": overwrite,
-    r"its header is longer than the file": lambda folder: claim_header(folder, (1 << 50).to_bytes(8, "little")),
-    r"header is longer than the file.*; train or fetch": lambda folder: claim_header(folder, b"\xff" * 8),
-    r"RecursionError": lambda folder: claim_header(folder, (200_000).to_bytes(8, "little"), b"[" * 200_000),
+    r"cannot be read \(.*too large": lambda folder: claim_header(folder, (1 << 50).to_bytes(8, "little")),
+    r"cannot be read \(.*; train or fetch": lambda folder: claim_header(folder, b"\xff" * 8),
+    r"cannot be read \(.*eader": lambda folder: claim_header(folder, (200_000).to_bytes(8, "little"), b"[" * 200_000),
+    r"cannot be read \(.*not fully covered": lambda folder: cut_off(folder / WEIGHTS),
 }
 
 
@@ -358,6 +367,23 @@ def test_weights_that_cannot_be_are_refused_by_name(
     with pytest.raises(DrafterError, match=message):
         drafters.load(str(folder))
     assert drafters.names == ("none",)
+    with pytest.raises(DrafterError, match=message):
+        add_drafter(folder, tiny_model)
+
+
+@pytest.mark.parametrize("message", DAMAGES)
+def test_a_start_leaves_out_an_added_drafter_that_is_damaged_and_says_how_to_be_rid_of_it(
+    message: str, tiny_model: Path, cache: Path
+) -> None:
+    folder = make_tiny_drafter(cache / "drafters" / "d", tiny_model, DrafterKind.FEATURE_HEAD)
+    told: list[str] = []
+    assert fitting_drafters(tiny_model, told.append)[-1] == "d"
+    assert told == []
+    DAMAGES[message](folder)
+    assert "d" not in fitting_drafters(tiny_model, told.append)
+    (line,) = told
+    assert line.startswith("left out: the drafter 'd' cannot be loaded: ")
+    assert "; take it away with `paceline draft remove d`" in line
 
 
 def test_a_feature_head_over_a_target_without_features_is_refused(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine.blocks import BLOCK_TOKENS, blocks_for
-from engine.drafter_files import fitting_drafters
+from engine.drafter_shelf import fitting_drafters
 from engine.rows import Rows
 from engine.target import DecoderTarget
 from engine.weights import choose_dtype
@@ -42,7 +42,7 @@ NATIVE = str(choose_dtype("auto")).removeprefix("torch.")
 @pytest.fixture(scope="module")
 def served(default_model: Path) -> Served:
     """In bfloat16 where the CPU multiplies it, as the model is served; with every drafter that it has."""
-    return load(default_model, NATIVE, blocks=BLOCKS, drafters=fitting_drafters(default_model))
+    return load(default_model, NATIVE, blocks=BLOCKS, drafters=fitting_drafters(default_model, pytest.fail))
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_every_block_length_gives_the_same_text_alone_and_in_a_batch(
     assert sampling is GREEDY or sampling is SAMPLED
     if dtype == "bfloat16" and dtype != NATIVE:
         pytest.skip("this CPU does not multiply bfloat16 natively")
-    served = load(default_model, dtype, blocks=BLOCKS, drafters=fitting_drafters(default_model))
+    served = load(default_model, dtype, blocks=BLOCKS, drafters=fitting_drafters(default_model, pytest.fail))
     names = tuple(served.drafters.loaded)
     chosen = prompts if dtype == "bfloat16" else shortest_of_each_route(prompts)
     samplings = [sampling] * len(chosen)

@@ -87,9 +87,6 @@ def try_out(
 ) -> None:
     """Run held-out prompts with a drafter: S_1..S_8, and tokens per second against plain; ends with 3 if it loses."""
     settings = load_settings(config, given({"model": {"path": model}})).settings
-    if drafter_name(name) not in settings.engine.drafter_names:
-        drafters = (*settings.engine.drafters, name)
-        settings = settings.model_copy(update={"engine": settings.engine.model_copy(update={"drafters": drafters})})
     options = BenchOptions(
         scenario="drafters",
         routes=list(settings.routes) if routes is None else listed(routes),
@@ -101,9 +98,11 @@ def try_out(
         drafters=[drafter_name(name)],
     )
     with _drafting():
+        from tuner import root
         from tuner.bench.runner import measure
 
-        report = measure(settings, options, run_console(stderr=output is not Format.TABLE))
+        console = run_console(stderr=output is not Format.TABLE)
+        report = measure(root.with_one_drafter(settings, name, console), options, console)
     if output is not Format.TABLE:
         print_data(dict(report.body), output)
     found = [ratio for ratios in report.body["routes"].values() for ratio in ratios.values()]

@@ -8,7 +8,7 @@ from engine.drafter_shelf import check_new_name, remove_drafter
 from engine.floor import Floor
 from tuner.root.drafters import add_drafter, drafter_rows, train_drafter, training_place
 from tuner.root.measuring import engine_start_phases, floor_of
-from tuner.root.model import fetch_model, model_folder, prepared
+from tuner.root.model import fetch_model, model_folder, prepared, with_one_drafter
 from tuner.root.serve import START_ERRORS, running_service, serve
 from tuner.root.service import Service
 
@@ -30,4 +30,5 @@ __all__ = [
     "serve",
     "train_drafter",
     "training_place",
+    "with_one_drafter",
 ]
