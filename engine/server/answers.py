@@ -88,8 +88,10 @@ class AnswerShape:
     """None: answers have no log-probabilities."""
 
     @classmethod
-    def new(cls, chat: bool, model: str, top_logprobs: int | None = None) -> "AnswerShape":
-        answer_id = f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4().hex}"
+    def new(
+        cls, chat: bool, model: str, top_logprobs: int | None = None, request_id: str | None = None
+    ) -> "AnswerShape":
+        answer_id = f"{'chatcmpl' if chat else 'cmpl'}-{request_id or uuid.uuid4().hex}"
         return cls(chat, model, answer_id, int(time.time()), top_logprobs)
 
     def whole(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from engine.server.resolve import Resolver
 from engine.server.schema import ChatRequest, CompletionRequest, SamplingFields, parse_chat, parse_completion
 from engine.server.sequence import EngineHandle, SequenceRunner
 from engine.server.streaming import EventStream, event, merge, unless_disconnected
+from engine.server.token_endpoints import TokenEndpoints
 from engine.server.tokenizer import Tokenizer
 from engine.server.tools import Tools
 from policies.protocols import DecisionSource, TelemetrySink
@@ -53,7 +54,10 @@ def create_app(
     app.add_api_route("/v1/models", server.models, methods=["GET"])
     app.add_api_route("/v1/models/{model:path}", server.model, methods=["GET"])
     app.add_api_route("/health", server.health, methods=["GET"])
+    app.add_api_route("/ping", server.health, methods=["GET", "POST"])
     app.add_api_route("/version", server.version, methods=["GET"])
+    app.add_api_route("/tokenize", server.tokenize, methods=["POST"])
+    app.add_api_route("/detokenize", server.detokenize, methods=["POST"])
     app.add_middleware(CutOffMiddleware)
     app.add_middleware(RequestIdMiddleware)
     errors.install(app, options.admin_url)
@@ -76,6 +80,7 @@ class _Server:
         self._clock = clock
         self._detector = LanguageDetector()
         resolver = Resolver(decisions, lambda: client.info.drafters)
+        self._tokens = TokenEndpoints(tokenizer, options.model, options.context_limit, client.info.vocabulary)
         self._preparation = Preparation(client, tokenizer, resolver, options, clock)
         names = TokenNames(tokenizer.token_bytes, tokenizer.special_tokens)
         self._runner = SequenceRunner(client, tokenizer.token_bytes, names, self._detector, resolver, sink, clock)
@@ -96,7 +101,13 @@ class _Server:
         return self._model_body()
 
     def _model_body(self) -> dict[str, Any]:
-        return {"id": self._options.model, "object": "model", "created": self._created, "owned_by": "paceline"}
+        return {
+            "id": self._options.model,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "paceline",
+            "max_model_len": self._options.context_limit,
+        }
 
     async def health(self) -> Response:
         """As vLLM answers: an empty 200 while requests can be served."""
@@ -106,6 +117,12 @@ class _Server:
 
     async def version(self) -> dict[str, str]:
         return {"version": self._version}
+
+    async def tokenize(self, request: Request) -> dict[str, Any]:
+        return await self._tokens.tokenize(await _json(request))
+
+    async def detokenize(self, request: Request) -> dict[str, str]:
+        return await self._tokens.detokenize(await _json(request))
 
     async def chat(self, request: Request) -> Response:
         received_at = self._clock()
@@ -131,10 +148,11 @@ class _Server:
         return await self._answer(request, prepared, parsed.fields, chat=False)
 
     async def _encode_chat(self, parsed: ChatRequest) -> list[int]:
+        arguments = (parsed.messages, parsed.tools, parsed.template_arguments)
         characters = sum(len(message.content) + _TURN_CHARACTERS for message in parsed.messages)
-        if parsed.tools is not None or characters > _LONG_PROMPT_CHARACTERS:
-            return await asyncio.to_thread(self._tokenizer.encode_chat, parsed.messages, parsed.tools)
-        return self._tokenizer.encode_chat(parsed.messages, parsed.tools)
+        if parsed.tools is not None or parsed.template_arguments or characters > _LONG_PROMPT_CHARACTERS:
+            return await asyncio.to_thread(self._tokenizer.encode_chat, *arguments)
+        return self._tokenizer.encode_chat(*arguments)
 
     async def _grammar(self, fields: SamplingFields, tools: Tools | None) -> str | None:
         """What the output must follow. Made in a thread: a schema may be large."""
@@ -153,7 +171,7 @@ class _Server:
         return encode()
 
     async def _answer(self, request: Request, prepared: Prepared, fields: SamplingFields, chat: bool) -> Response:
-        shape = AnswerShape.new(chat, self._options.model, fields.controls.top_logprobs)
+        shape = AnswerShape.new(chat, self._options.model, fields.controls.top_logprobs, fields.request_id)
         headers = decision_headers(prepared.decision, prepared.debug)
         deltas = merge([self._runner.run(job) for job in prepared.jobs])
         if fields.stream:

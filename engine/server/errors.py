@@ -84,7 +84,7 @@ def install(app: FastAPI, admin_url: str | None) -> None:
         if error.status_code == 404 and admin_url is not None and request.url.path.startswith(_ADMIN_PATHS):
             message, code = f"{request.url.path} is on the admin port: {admin_url}{request.url.path}.", "not_found"
         elif error.status_code == 404:
-            known = "/v1/chat/completions, /v1/completions, /v1/models, /health, /version"
+            known = "/v1/chat/completions, /v1/completions, /v1/models, /tokenize, /detokenize, /health, /version"
             message, code = f"There is no {where}; see {known}.", "not_found"
         elif error.status_code == 405:
             allowed = (error.headers or {}).get("Allow", "another method")

@@ -26,6 +26,7 @@ MAX_BAD_WORDS, MAX_BAD_WORD_CHARACTERS = 256, 200
 MAX_ALLOWED_TOKENS = 4096
 MAX_FORCED_CHARACTERS = 16_000
 MAX_TOOLS = 128
+MAX_TEMPLATE_ARGUMENTS = 64
 COMPLETION_MAX_TOKENS = 16
 """OpenAI's default for /v1/completions."""
 
@@ -82,7 +83,7 @@ def _is_string_map(value: object) -> bool:
     return isinstance(value, dict) and all(isinstance(entry, str) for entry in value.values())
 
 
-def _only(*values: object) -> Rule:
+def only(*values: object) -> Rule:
     """A field of which only these values change nothing. 0, False and 0.0 are told apart."""
     listed = " or ".join(shown(value) for value in values)
     return Rule(
@@ -108,6 +109,7 @@ LABELS: Mapping[str, Rule] = {
     "metadata": Rule(_is_string_map, "an object from strings to strings"),
     "safety_identifier": TEXT,
     "prompt_cache_key": TEXT,
+    "session_id": TEXT,
 }
 """Fields that are accepted whatever they say: they label a request and change nothing in its answer."""
 
@@ -133,8 +135,8 @@ _SHARED: Mapping[str, Rule] = {
     "stream": BOOLEAN,
     "stream_options": Rule(lambda value: isinstance(value, dict), 'an object such as {"include_usage": true}'),
     **LABELS,
-    "service_tier": _only("auto", "default"),
-    "store": _only(False),
+    "service_tier": only("auto", "default"),
+    "store": only(False),
     # Not OpenAI's: what vLLM has under these names, and our own.
     "min_tokens": _integer(0, _INT32_MAX, "a whole number of at least 0"),
     "ignore_eos": BOOLEAN,
@@ -159,49 +161,86 @@ _SHARED: Mapping[str, Rule] = {
     "guided_regex": FULL_TEXT,
     "guided_choice": CHOICES,
     "guided_grammar": FULL_TEXT,
-    # vLLM's, where the value is what this server does anyway.
-    "skip_special_tokens": _only(True),
-    "spaces_between_special_tokens": _only(True, False),  # special tokens are no text here
-    "include_stop_str_in_output": _only(False),
-    "use_beam_search": _only(False),
-    "length_penalty": _only(1, 1.0),
-    "echo": _only(False),
+    "best_of": _integer(1, MAX_CHOICES),  # as many as n: nothing is ranked
+    "response_format": Rule(lambda value: isinstance(value, dict), 'an object such as {"type": "json_object"}'),
+    "request_id": Rule(
+        lambda value: isinstance(value, str) and re.fullmatch(r"[!-~]{1,128}", value) is not None,
+        "1 to 128 visible ASCII characters",
+    ),
+    # vLLM's, where the value is what this server does anyway: above all its defaults, which some clients write out.
+    "skip_special_tokens": only(True),
+    "spaces_between_special_tokens": only(True, False),  # special tokens are no text here
+    "include_stop_str_in_output": only(False),
+    "use_beam_search": only(False),
+    "length_penalty": only(1, 1.0),
+    "echo": only(False),
+    "detokenize": only(True),
+    "priority": only(0),
+    "stream_interval": only(1),
+    "thinking_token_budget": only(-1),
+    "truncation_side": only("left", "right"),  # nothing is truncated
+    "routed_experts_prompt_start": only(0),
+    "return_mm_kwargs": only(True),  # of images, which are not taken
+    "vllm_xargs": only({}),
+    **dict.fromkeys(("watermarking", "return_token_ids", "return_tokens_as_token_ids"), only(False)),
+    **dict.fromkeys(("return_token_offsets", "return_prompt_text", "early_stopping"), only(False)),
+    **dict.fromkeys(("prompt_logprobs", "logprob_token_ids", "truncate_prompt_tokens", "cache_salt"), only()),
+    **dict.fromkeys(("kv_transfer_params", "ec_transfer_params", "repetition_detection"), only()),
+    **dict.fromkeys(("guided_decoding_backend", "guided_whitespace_pattern", "logits_processors"), only()),
+    "structural_tag": only(),
 }
 
-CHAT_RULES: Mapping[str, Rule] = {
-    **_SHARED,
+RENDERING_RULES: Mapping[str, Rule] = {
     "messages": Rule(lambda value: isinstance(value, list) and bool(value), "a list of at least one message"),
-    "max_completion_tokens": _integer(1, _INT32_MAX, "a whole number of at least 1"),
-    "response_format": Rule(lambda value: isinstance(value, dict), 'an object such as {"type": "json_object"}'),
-    "logprobs": BOOLEAN,
-    "top_logprobs": _integer(0, MAX_TOP_LOGPROBS),
     "tools": Rule(
         lambda value: isinstance(value, list) and len(value) <= MAX_TOOLS, f"a list of at most {MAX_TOOLS} tools"
     ),
+    "chat_template_kwargs": Rule(
+        lambda value: isinstance(value, dict) and len(value) <= MAX_TEMPLATE_ARGUMENTS,
+        f'an object of at most {MAX_TEMPLATE_ARGUMENTS} names, such as {{"enable_thinking": false}}',
+    ),
+    "add_generation_prompt": only(True),
+    "continue_final_message": only(False),
+    "add_special_tokens": only(False),  # the template writes them
+    "chat_template": only(),
+    "media_io_kwargs": only({}),
+    "mm_processor_kwargs": only({}),
+}
+"""How a conversation becomes a prompt."""
+
+CHAT_RULES: Mapping[str, Rule] = {
+    **_SHARED,
+    **RENDERING_RULES,
+    "documents": only([]),
+    "include_reasoning": only(True),
+    "max_completion_tokens": _integer(1, _INT32_MAX, "a whole number of at least 1"),
+    "logprobs": BOOLEAN,
+    "top_logprobs": _integer(0, MAX_TOP_LOGPROBS),
     "tool_choice": Rule(
         lambda value: value in ("none", "auto", "required") or isinstance(value, dict),
         'none, auto, required, or {"type": "function", "function": {"name": ...}}',
     ),
-    "functions": _only([]),
-    "function_call": _only("none", "auto"),
+    "functions": only([]),
+    "function_call": only("none", "auto"),
     "parallel_tool_calls": BOOLEAN,
-    "modalities": _only(["text"]),
-    "reasoning_effort": _only("none"),
-    "verbosity": _only("medium"),
-    "audio": _only(),
-    "moderation": _only(),
-    "prediction": _only(),
-    "prompt_cache_options": _only(),
-    "prompt_cache_retention": _only(),
-    "web_search_options": _only(),
+    "modalities": only(["text"]),
+    "reasoning_effort": only("none"),
+    "verbosity": only("medium"),
+    "audio": only(),
+    "moderation": only(),
+    "prediction": only(),
+    "prompt_cache_options": only(),
+    "prompt_cache_retention": only(),
+    "web_search_options": only(),
 }
 
 COMPLETION_RULES: Mapping[str, Rule] = {
     **_SHARED,
     "prompt": Rule(lambda value: isinstance(value, str | list) and bool(value), "a non-empty string or list"),
-    "best_of": _integer(1, MAX_CHOICES),
     "logprobs": _integer(0, MAX_TOP_LOGPROBS),
-    "suffix": _only(""),
+    "suffix": only(""),
+    "add_special_tokens": only(True),
+    "prompt_embeds": only(),
 }
 
 MESSAGE_RULES: Mapping[str, Rule] = {
@@ -210,11 +249,11 @@ MESSAGE_RULES: Mapping[str, Rule] = {
     "tool_calls": Rule(lambda value: isinstance(value, list) and len(value) <= MAX_TOOLS, "a list of tool calls"),
     "tool_call_id": TEXT,
     # An answer of this server may be sent back as it came.
-    "name": _only(),
-    "refusal": _only(),
-    "annotations": _only([]),
-    "audio": _only(),
-    "function_call": _only(),
+    "name": only(),
+    "refusal": only(),
+    "annotations": only([]),
+    "audio": only(),
+    "function_call": only(),
 }
 
 TOOL_CALL_RULES: Mapping[str, Rule] = {
@@ -269,4 +308,8 @@ PART_RULES: Mapping[str, Rule] = {
     "text": TEXT,
 }
 
-STREAM_OPTION_RULES: Mapping[str, Rule] = {"include_usage": BOOLEAN, "include_obfuscation": _only(False)}
+STREAM_OPTION_RULES: Mapping[str, Rule] = {
+    "include_usage": BOOLEAN,
+    "include_obfuscation": only(False),
+    "continuous_usage_stats": only(False),
+}

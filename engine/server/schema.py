@@ -47,6 +47,8 @@ class SamplingFields:
     """The field that gave `max_tokens`; None: it is a default, of which the context may hold less."""
     stream: bool
     include_usage: bool
+    request_id: str | None
+    """What the answer's id ends with; None: random."""
     controls: OutputControls
 
 
@@ -55,6 +57,8 @@ class ChatRequest:
     messages: tuple[Message, ...]
     fields: SamplingFields
     tools: Tools | None
+    template_arguments: Mapping[str, Any]
+    """``chat_template_kwargs``: what the chat template is told beside messages and tools. Its names are not checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +71,10 @@ class CompletionRequest:
 def parse_chat(body: object, model: str, vocabulary: int) -> ChatRequest:
     """The body of /v1/chat/completions. Raises `ApiError`."""
     given = checked(body, CHAT_RULES, required={"model": f"{model!r}", "messages": "a list of messages"})
-    _check_model(given["model"], model)
+    check_model(given["model"], model)
     limit, newer = given.get("max_tokens"), given.get("max_completion_tokens")
     if limit is not None and newer is not None and limit != newer:
         raise invalid("max_tokens", limit, f"{newer}, the value of max_completion_tokens, or only one of the two")
-    messages = tuple(_message(message, index) for index, message in enumerate(given["messages"]))
     top = given.get("top_logprobs", 0)
     if top and not given.get("logprobs", False):
         raise invalid("top_logprobs", top, "it only together with logprobs: true")
@@ -85,16 +88,13 @@ def parse_chat(body: object, model: str, vocabulary: int) -> ChatRequest:
     )
     tools = parse_tools(given)
     _refuse_conflicts(fields.controls, tools)
-    return ChatRequest(messages, fields, tools)
+    return ChatRequest(parse_messages(given["messages"]), fields, tools, given.get("chat_template_kwargs", {}))
 
 
 def parse_completion(body: object, model: str, vocabulary: int) -> CompletionRequest:
     """The body of /v1/completions. Raises `ApiError`."""
     given = checked(body, COMPLETION_RULES, required={"model": f"{model!r}", "prompt": "a string"})
-    _check_model(given["model"], model)
-    choices = given.get("n", 1)
-    if given.get("best_of", choices) != choices:
-        raise unsupported("best_of", given["best_of"], f"leave it out or give {choices}, the value of n")
+    check_model(given["model"], model)
     fields = _sampling_fields(
         given,
         vocabulary,
@@ -105,7 +105,7 @@ def parse_completion(body: object, model: str, vocabulary: int) -> CompletionReq
     return CompletionRequest(_prompts(given["prompt"], vocabulary), fields)
 
 
-def _check_model(asked: str, served: str) -> None:
+def check_model(asked: str, served: str) -> None:
     if asked != served:
         raise ApiError(
             f"model is {shown(asked)}, which is not served here; give {shown(served)}.",
@@ -113,6 +113,11 @@ def _check_model(asked: str, served: str) -> None:
             param="model",
             code="model_not_found",
         )
+
+
+def parse_messages(messages: list[object]) -> tuple[Message, ...]:
+    """Raises `ApiError`."""
+    return tuple(_message(message, index) for index, message in enumerate(messages))
 
 
 def _message(message: object, index: int) -> Message:
@@ -211,7 +216,9 @@ def _sampling_fields(
     if options is not None and not stream:
         raise invalid("stream_options", options, "it only together with stream: true")
     options = checked(options or {}, STREAM_OPTION_RULES, prefix="stream_options.")
-    stop = given.get("stop", [])
+    stop, choices = given.get("stop", []), given.get("n", 1)
+    if given.get("best_of", choices) != choices:
+        raise unsupported("best_of", given["best_of"], f"leave it out or give {choices}, the value of n")
     return SamplingFields(
         temperature=_temperature(float(given.get("temperature", 1.0))),
         top_p=max(_LEAST_TOP_P, float(given.get("top_p", 1.0))),
@@ -223,10 +230,11 @@ def _sampling_fields(
         logit_bias=_logit_bias(given.get("logit_bias", {}), vocabulary),
         seed=given.get("seed"),
         stops=(stop,) if isinstance(stop, str) else tuple(stop),
-        choices=given.get("n", 1),
+        choices=choices,
         max_tokens=max_tokens,
         limited_by=limited_by,
         stream=stream,
         include_usage=options.get("include_usage", False),
+        request_id=given.get("request_id"),
         controls=output_controls(given, vocabulary, top_logprobs, max_tokens),
     )

@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from engine.model_config import ModelError
-from engine.server.errors import ApiError
+from engine.server.errors import ApiError, unsupported
 from engine.server.tools import CALL_BEGIN, Message, Tools, plain_turns, template_turns
 from engine.token_bytes import load_token_bytes
 
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 _OPENING_CHARACTERS = 16
 """For each token of the context, of a text that is longer: nearly every text has more tokens than the context by
 then, and the rest of it need not be read."""
+_FAULTS_OF_ARGUMENTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What a template raises that reckons with an argument of another kind than it knows."""
 _END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>")
 """Tokens that end a turn or a text by their name, whatever the configuration says."""
 
@@ -38,7 +42,7 @@ class Tokenizer(Protocol):
         """The names of tokens that have no bytes."""
         ...
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text to be continued, with whatever the model wants in front of it. Raises `ApiError`."""
         ...
 
@@ -46,8 +50,13 @@ class Tokenizer(Protocol):
         """Token ids of a piece of output, with nothing in front of it."""
         ...
 
-    def encode_chat(self, messages: Sequence[Message], tools: Tools | None = None) -> list[int]:
-        """Token ids of a conversation, up to the beginning of the answer. Raises `ApiError`."""
+    def encode_chat(
+        self, messages: Sequence[Message], tools: Tools | None, template_arguments: Mapping[str, Any]
+    ) -> list[int]:
+        """Token ids of a conversation, up to the beginning of the answer. Raises `ApiError`.
+
+        `template_arguments` are what the chat template is told beside messages and tools.
+        """
         ...
 
 
@@ -59,22 +68,34 @@ class ModelTokenizer:
     ) -> None:
         self._tokenizer = tokenizer
         self._context_limit = context_limit
+        # Also what transformers itself hands on to the template.
+        self._taken_arguments = frozenset(
+            {"self", "conversations", "messages", "raise_exception", "strftime_now", *tokenizer.special_tokens_map}
+        ).union(signature(tokenizer.apply_chat_template).parameters)
         self.token_bytes: list[bytes] = load_token_bytes(model_path, vocabulary)
         self.stop_token_ids: tuple[int, ...] = _stop_token_ids(tokenizer, model_path)
         self.special_tokens: Mapping[int, str] = {
             token: added.content for token, added in tokenizer.added_tokens_decoder.items() if added.special
         }
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         self._refuse_long(text, "prompt")
-        return self._encode(text, add_special_tokens=True)
+        return self._encode(text, add_special_tokens=add_special_tokens)
 
     def encode_output(self, text: str) -> list[int]:
         return self._encode(text, add_special_tokens=False)
 
-    def encode_chat(self, messages: Sequence[Message], tools: Tools | None = None) -> list[int]:
+    def encode_chat(
+        self,
+        messages: Sequence[Message],
+        tools: Tools | None = None,
+        template_arguments: Mapping[str, Any] = MappingProxyType({}),
+    ) -> list[int]:
         from jinja2 import TemplateError
 
+        for name, value in template_arguments.items():
+            if name in self._taken_arguments:
+                raise unsupported(f"chat_template_kwargs.{name}", value, "remove it, since the server sets it itself")
         if not self._tokenizer.chat_template:
             raise ApiError("This model has no chat template; use /v1/completions.", code="no_chat_template")
         # A template that writes calls in another form is not told of tools: the answer is read in this form.
@@ -85,11 +106,12 @@ class ModelTokenizer:
             declared = [dict(function.declared) for function in tools.functions]
         try:
             text = self._tokenizer.apply_chat_template(
-                turns, tools=declared, add_generation_prompt=True, tokenize=False
+                turns, tools=declared, add_generation_prompt=True, tokenize=False, **template_arguments
             )
-        except (TemplateError, RecursionError) as error:
+        except (TemplateError, RecursionError, *_FAULTS_OF_ARGUMENTS) as error:
+            given = "messages with these chat_template_kwargs" if template_arguments else "messages"
             raise ApiError(
-                f"messages cannot be rendered by the model's chat template; {error}.",
+                f"{given} cannot be rendered by the model's chat template; {error}.",
                 param="messages",
                 code="invalid_value",
             ) from error

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from engine.messages import Submit, Tokens
 from engine.process import EngineGoneError
@@ -45,13 +46,15 @@ class ByteTokenizer:
     token_bytes: Sequence[bytes] = TOKEN_BYTES
     special_tokens: Mapping[int, str] = {EOS: "<eos>"}
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return list(text.encode())
 
     def encode_output(self, text: str) -> list[int]:
         return list(text.encode())
 
-    def encode_chat(self, messages: Sequence[Message], tools: Tools | None = None) -> list[int]:
+    def encode_chat(
+        self, messages: Sequence[Message], tools: Tools | None, template_arguments: Mapping[str, Any]
+    ) -> list[int]:
         return [EOS, *"".join(message.content for message in messages).encode()]
 
 

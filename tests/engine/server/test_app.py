@@ -43,7 +43,9 @@ def test_a_long_conversation_of_empty_turns_is_tokenised_in_a_thread(
 ) -> None:
     threads: list[threading.Thread] = []
 
-    def encode_chat(self: ByteTokenizer, messages: Sequence[Message], tools: object) -> list[int]:
+    def encode_chat(
+        self: ByteTokenizer, messages: Sequence[Message], tools: object, template_arguments: object
+    ) -> list[int]:
         threads.append(threading.current_thread())
         return [1]
 
