@@ -40,7 +40,7 @@ def prepared(settings: Settings, console: Console) -> Settings:
             except DrafterError as error:
                 raise SettingsError(f"engine.drafters has {given!r}: {error}.") from error
         return settings
-    drafters = fitting_drafters(folder, lambda sentence: console.log(sentence, markup=False))
+    drafters = fitting_drafters(folder, lambda sentence: console.print(sentence, soft_wrap=True, markup=False))
     values = settings.model_dump(exclude_unset=True)
     try:
         return Settings(**values | {"engine": values.get("engine", {}) | {"drafters": drafters}})
