@@ -7,6 +7,7 @@ from http import HTTPStatus
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
 
 _log = logging.getLogger(__name__)
 _SHOWN_LENGTH = 60
@@ -71,11 +72,18 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN_LENGTH else text[: _SHOWN_LENGTH - 1] + "…"
 
 
+def log_failure(error: ApiError, scope: Scope) -> None:
+    """One line for a failure that is the server's: its sentences say nothing of any prompt."""
+    if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        _log.error("%s %s answered %d: %s", scope["method"], scope["path"], error.status, error.message)
+
+
 def install(app: FastAPI, admin_url: str | None) -> None:
     """Give every failure of `app`, its router's own included, the OpenAI shape; what is at `admin_url` is said so."""
 
-    async def api_error(_: Request, error: Exception) -> JSONResponse:
+    async def api_error(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, ApiError)
+        log_failure(error, request.scope)
         return error.response()
 
     async def http_error(request: Request, error: Exception) -> JSONResponse:

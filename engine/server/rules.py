@@ -252,8 +252,7 @@ MESSAGE_RULES: Mapping[str, Rule] = {
     "name": only(),
     "refusal": only(),
     "annotations": only([]),
-    "audio": only(),
-    "function_call": only(),
+    **dict.fromkeys(("audio", "function_call", "reasoning", "reasoning_content"), only()),
 }
 
 TOOL_CALL_RULES: Mapping[str, Rule] = {
@@ -296,6 +295,8 @@ STRUCTURED_RULES: Mapping[str, Rule] = {
     "regex": FULL_TEXT,
     "choice": CHOICES,
     "grammar": FULL_TEXT,
+    **dict.fromkeys(("disable_fallback", "disable_any_whitespace", "disable_additional_properties"), only(False)),
+    **dict.fromkeys(("whitespace_pattern", "structural_tag"), only()),
 }
 WATERMARK_RULES: Mapping[str, Rule] = {
     "gamma": number(0.001, 0.999),

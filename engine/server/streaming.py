@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from engine.server.errors import ApiError
+from engine.server.errors import ApiError, log_failure
 
 T = TypeVar("T")
 
@@ -95,6 +95,7 @@ class EventStream(Response):
                     started = True
                 await send({"type": "http.response.body", "body": data, "more_body": True})
         except ApiError as error:
+            log_failure(error, scope)
             if not started:
                 await error.response()(scope, receive, send)
                 return

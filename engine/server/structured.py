@@ -93,10 +93,11 @@ def _response_format(given: Mapping[str, Any]) -> StructuredOutput | None:
 def _structured_outputs(given: Mapping[str, Any]) -> StructuredOutput | None:
     if "structured_outputs" not in given:
         return None
-    wanted = checked(given["structured_outputs"], STRUCTURED_RULES, prefix="structured_outputs.")
+    fields = checked(given["structured_outputs"], STRUCTURED_RULES, prefix="structured_outputs.")
+    wanted = {name: value for name, value in fields.items() if not STRUCTURED_RULES[name].neutral}
     if len(wanted) != 1:
         raise ApiError(
-            f"structured_outputs has {len(wanted)} forms; give one of {', '.join(STRUCTURED_RULES)}.",
+            f"structured_outputs has {len(wanted)} forms; give one of {', '.join(Form)}.",
             param="structured_outputs",
             code="invalid_value",
         )

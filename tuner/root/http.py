@@ -13,6 +13,8 @@ from fastapi import FastAPI
 KEEP_ALIVE_SECONDS = 75
 """Of an idle connection. Clients let go of theirs sooner (httpx after 5 s, most proxies after 60 s): who closes first
 must not be the server, or a request now and then meets a closed connection."""
+GRACE_SECONDS = 5
+"""What requests in progress get to end when the server stops."""
 
 
 class StartError(Exception):
@@ -68,7 +70,7 @@ async def serving(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
         log_level="warning",
         access_log=False,
         lifespan="off",
-        timeout_graceful_shutdown=5,
+        timeout_graceful_shutdown=GRACE_SECONDS,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
     )
     # A stream that is cut off when the seconds are over is told by one line, and no fault with a traceback.

@@ -9,20 +9,21 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from rich.console import Console
-from sqlalchemy import make_url
 
 from engine.model_config import ModelError
 from engine.process import EngineClient, EngineGoneError, EngineStartError
 from engine.server.app import create_app
 from engine.server.tokenizer import load_tokenizer
+from policies.database_url import without_password
 from policies.records import StoredState
 from policies.store import Store, StoreUnavailableError
 from tuner.api.app import create_admin_app
 from tuner.controller import Controller
 from tuner.recorder import Recorder, RecorderOptions
-from tuner.root.http import StartError, listen, serving, url_of
+from tuner.root.http import GRACE_SECONDS, StartError, listen, serving, url_of
 from tuner.root.model import prepared
 from tuner.root.options import controller_options, engine_options, server_options
+from tuner.root.served_log import log_served
 from tuner.root.service import Service
 from tuner.settings import Settings
 from tuner.telemetry import TelemetryQueue
@@ -100,6 +101,8 @@ async def _serve(settings: Settings, console: Console) -> int:
     serving = asyncio.create_task(_serve_until(stop, started, settings, console))
 
     def end() -> None:
+        if started.is_set() and not stop.is_set():
+            console.log(f"stopping: no more requests are taken, those that run get {GRACE_SECONDS} s to end")
         stop.set()
         if not started.is_set():
             # Nothing is served yet: there is nothing to wait for.
@@ -120,12 +123,13 @@ async def _serve_until(stop: asyncio.Event, started: asyncio.Event, settings: Se
         started.set()
         console.log(f"serving {service.client.info.model} at {service.data_url}/v1")
         console.log(f"admin API and metrics at {service.admin_url}")
-        store_name = make_url(settings.database.url).render_as_string(hide_password=True)
+        store_name = without_password(settings.database.url)
         console.log(f"routes: {', '.join(settings.routes)}; the store is {store_name}")
-        watch = asyncio.create_task(stop.wait())
+        watch, log_of_served = asyncio.create_task(stop.wait()), asyncio.create_task(log_served(service, console))
         while not watch.done() and service.client.alive:
             await asyncio.wait([watch], timeout=1.0)
         watch.cancel()
+        log_of_served.cancel()
         if not service.client.alive:
             console.log(service.client.end)
             return 1
