@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from policies import rows as convert
+from policies.database_url import without_password
 from policies.models import (
     AuditRow,
     DecisionRow,
@@ -67,7 +68,7 @@ class Store:
         """
         try:
             parsed = make_url(url)
-            self.name = parsed.render_as_string(hide_password=True)
+            self.name = without_password(parsed.render_as_string(hide_password=True))
             """The URL without its password."""
             self._sqlite: SqliteFile | None = None
             if parsed.get_backend_name() == "sqlite":
@@ -77,11 +78,17 @@ class Store:
                 self._migrator = self._sqlite.migrator()
             else:
                 self._reader = self._writer = self._migrator = create_engine(parsed, poolclass=NullPool)
-        except (ArgumentError, NoSuchModuleError, ModuleNotFoundError, ValueError) as error:
-            shown = url.rpartition("@")[2]  # whatever stands before it may be a password
+        except ModuleNotFoundError as error:
+            remedy = f"install it with pip install {error.name}"
+            if parsed.get_backend_name() == "postgresql":
+                remedy = "install psycopg with pip install 'psycopg[binary]', and begin the URL with postgresql+psycopg"
             raise StoreUrlError(
-                f"database.url is {shown!r}, which cannot be used ({_first_line(error)}): "
-                "give a URL such as sqlite:///paceline.db."
+                f"database.url is {without_password(url)!r}, whose driver {error.name} is not installed: {remedy}."
+            ) from error
+        except (ArgumentError, NoSuchModuleError, ValueError) as error:
+            raise StoreUrlError(
+                f"database.url is {without_password(url)!r}, which cannot be used "
+                f"({without_password(_first_line(error))}): give a URL such as sqlite:///paceline.db."
             ) from error
 
     def check(self) -> str | None:

@@ -8,7 +8,7 @@ import ipaddress
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     BaseModel,
@@ -17,6 +17,8 @@ from pydantic import (
     Field,
     SecretStr,
     StringConstraints,
+    ValidationInfo,
+    field_validator,
     model_validator,
 )
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -40,8 +42,10 @@ def drafter_name(given: str) -> str:
 
 
 def parted(value: object) -> object:
-    """A text, as a variable has it, at its commas."""
-    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+    """A text, as a variable has it, at its commas; nothing is no part."""
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",")] if value.strip() else []
+    return value
 
 
 def is_loopback(host: str) -> bool:
@@ -57,6 +61,12 @@ def mode_name(value: object) -> object:
     return Mode.OFF if value is False else value
 
 
+LEAST_CONTEXT = 64
+"""Tokens that a context may at least have."""
+LEAST_KV_BLOCKS = LEAST_CONTEXT // 16
+"""Blocks that hold as many."""
+
+Text = Annotated[str, StringConstraints(min_length=1)]
 DrafterName = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 Drafters = Annotated[tuple[DrafterName, ...], BeforeValidator(parted), Field(min_length=1, max_length=16)]
 RouteMode = Annotated[Mode, BeforeValidator(mode_name)]
@@ -66,15 +76,27 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 
 
 class _Group(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True, allow_inf_nan=False
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_boolean_for_a_number(cls, value: object, info: ValidationInfo) -> object:
+        """Python counts true as 1, and a file that says true means something else."""
+        annotation = cls.model_fields[info.field_name or ""].annotation
+        kinds = {getattr(part, "__origin__", part) for part in (annotation, *get_args(annotation))}
+        if isinstance(value, bool) and {int, float} & kinds:
+            raise ValueError("give a number")
+        return value
 
 
 class ModelSettings(_Group):
     """The target."""
 
-    path: str | None = None
+    path: Text | None = None
     """Folder or Hugging Face id of a Llama, Mistral, Qwen2 or Qwen3 model; without it the default model is fetched."""
-    name: str | None = None
+    name: Text | None = None
     """The name that clients give; without it the last part of the path."""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
     """auto takes bfloat16 for weights stored in 16 bits and where the processor computes in it."""
@@ -87,7 +109,7 @@ class EngineSettings(_Group):
 
     slots: Annotated[int, Field(ge=1, le=256)] = 16
     """Sequences that may run together."""
-    context_limit: Annotated[int, Field(ge=64)] = 2048
+    context_limit: Annotated[int, Field(ge=LEAST_CONTEXT)] = 2048
     """Tokens of prompt and output together."""
     prefill_chunk: Annotated[int, Field(ge=1)] = 128
     """Prompt tokens processed in one cycle."""
@@ -108,7 +130,7 @@ class EngineSettings(_Group):
     watermark_delta: Annotated[float, Field(ge=0.0, le=100.0)] = 2.0
     """Added to the logits of green tokens, under watermark_key."""
     kv_blocks: Annotated[int, Field(ge=0)] = 0
-    """Blocks of 16 tokens in the KV cache, which bound a context too; 0: what every slot needs at the context limit."""
+    """Blocks of 16 tokens in the KV cache, at least 4, which bound a context too; 0: what every slot needs."""
     prefix_reuse: bool = True
     """Whether a prompt takes over what an earlier one with the same beginning has computed; timing then tells of it."""
     price_per_hour: Annotated[float, Field(gt=0.0)] | None = None
@@ -133,6 +155,16 @@ class EngineSettings(_Group):
     def loads(self, name: str) -> bool:
         """Whether a decision may name it, as far as the configuration alone can tell."""
         return AUTO in self.drafters or name in self.drafter_names
+
+    @field_validator("kv_blocks")
+    @classmethod
+    def _blocks_of_a_context(cls, value: int) -> int:
+        if 0 < value < LEAST_KV_BLOCKS:
+            raise ValueError(
+                f"give at least {LEAST_KV_BLOCKS}, which hold a context of {LEAST_CONTEXT} tokens, or 0 for what every "
+                "slot needs"
+            )
+        return value
 
     @model_validator(mode="after")
     def _match_lengths(self) -> Self:
@@ -161,7 +193,7 @@ class EngineSettings(_Group):
 class ServerSettings(_Group):
     """The data path."""
 
-    host: str = "127.0.0.1"
+    host: Text = "127.0.0.1"
     """Address of the OpenAI-compatible server."""
     port: Port = 8000
     """Its port; 0 takes a free one."""
@@ -170,7 +202,7 @@ class ServerSettings(_Group):
 class AdminSettings(_Group):
     """The admin port."""
 
-    host: str = "127.0.0.1"
+    host: Text = "127.0.0.1"
     """Address of the admin API; any but a loopback address needs a token."""
     port: Port = 8001
     """Its port; 0 takes a free one."""
@@ -192,7 +224,7 @@ class AdminSettings(_Group):
 class DatabaseSettings(_Group):
     """The SQL store."""
 
-    url: Annotated[str, Field(min_length=1)] = "sqlite:///paceline.db"
+    url: Text = "sqlite:///paceline.db"
     """SQLAlchemy URL of the store."""
 
 

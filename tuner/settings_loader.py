@@ -5,6 +5,7 @@ An unknown key is an error wherever it stands, also a ``PACELINE_*`` variable th
 
 import difflib
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import EnvSettingsSource
 from pydantic_settings.exceptions import SettingsError as UnreadableVariable
 
+from policies.database_url import without_password
 from tuner.settings import DEFAULT_ROUTES, ENV_PREFIX, Settings, SettingsError, env_name, setting_rows
 
 CONFIG_VARIABLE = "PACELINE_CONFIG"
@@ -46,7 +48,8 @@ class LoadedSettings:
     def values(self) -> Iterator[tuple[str, Any, str]]:
         """(dotted name, value, origin) of every setting in force; secrets are masked."""
         for name, value in _leaves(self.settings.model_dump(mode="json")):
-            yield name, value, self.origins.get(name, DEFAULT_ORIGIN)
+            shown = without_password(value) if name == "database.url" else value
+            yield name, shown, self.origins.get(name, DEFAULT_ORIGIN)
 
 
 def load_settings(config: Path | None = None, overrides: Mapping[str, Any] | None = None) -> LoadedSettings:
@@ -73,12 +76,32 @@ def load_settings(config: Path | None = None, overrides: Mapping[str, Any] | Non
         raise SettingsError("\n".join(_sentence(fault, origins) for fault in error.errors())) from error
 
 
+class _TwiceError(Exception):
+    """A key that a group has twice, and where."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Of two equal keys YAML's own would take the last, without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                line = key.start_mark.line + 1
+                if key.value in lines:
+                    raise _TwiceError(f"the key {key.value!r} at line {lines[key.value]} and again at line {line}")
+                lines[key.value] = line
+        return super().construct_mapping(node, deep)
+
+
 def _read_file(path: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
         if isinstance(values, dict):
             for _ in _leaves(values):
                 pass  # a group that holds itself, through an alias, has no end
+    except _TwiceError as error:
+        raise SettingsError(f"The configuration file {path} has {error}: leave one out.") from error
     except OSError as error:
         reason = error.strerror or str(error)
         raise SettingsError(
@@ -150,20 +173,20 @@ def _refuse_unknown_variables() -> None:
 
 def _sentence(fault: ErrorDetails, origins: dict[str, str]) -> str:
     """One fault in words: the key, its value, where it comes from, and what to do."""
-    path = [str(part) for part in fault["loc"]]
+    path = [str(part) for part in fault["loc"] if isinstance(part, str)]  # of a list's item the list
+    kind, context = fault["type"], fault.get("ctx", {})
     if not path:  # a fault between two groups, whose sentence names both keys
-        return f"{fault['ctx']['error']}."
+        return f"{context['error']}{_origins_of(str(context['error']), '', origins)}."
     name = ".".join(path)
+    if isinstance(fault["input"], Mapping) and kind == "value_error":  # a fault between keys of one group
+        return f"{name}.{context['error']}{_origins_of(str(context['error']), f'{name}.', origins)}."
     came_from = next(
         (f" (from {origin})" for key, origin in reversed(origins.items()) if f"{key}.".startswith(f"{name}.")), ""
     )
-    kind, context = fault["type"], fault.get("ctx", {})
     if kind == "extra_forbidden":
         known = [row.name for row in setting_rows()] + list(Settings.model_fields)
         generic = ".".join(["routes", "<ROUTE>", *path[2:]]) if path[0] == "routes" else name
         return f"{name} is no setting{came_from}: {_closest(generic, known)}"
-    if isinstance(fault["input"], Mapping) and kind == "value_error":
-        return f"{name}.{context['error']}{came_from}."
     if kind in ("model_type", "dict_type"):
         remedy = "give keys, one a line below it"
     elif path[-1] == "[key]":
@@ -174,7 +197,20 @@ def _sentence(fault: ErrorDetails, origins: dict[str, str]) -> str:
     else:
         remedy = fault["msg"].partition(", unable")[0].replace("Input should", "it should")
     shown = "**********" if path[-1] == "token" else repr(fault["input"])
-    return f"{name} is {shown}{came_from}: {remedy}."
+    if name == "database.url":
+        shown = without_password(shown)
+    verb = "is" if len(path) == len(fault["loc"]) else "has"
+    return f"{name} {verb} {shown}{came_from}: {remedy}."
+
+
+def _origins_of(sentence: str, group: str, origins: Mapping[str, str]) -> str:
+    """Where those keys come from that a sentence about the keys of `group` names, as far as they are no defaults."""
+    named = {
+        key.removeprefix(group): origin
+        for key, origin in origins.items()
+        if key.startswith(group) and re.search(rf"(?<![\w.-]){re.escape(key.removeprefix(group))}(?![\w-])", sentence)
+    }
+    return f" ({', '.join(f'{key} from {origin}' for key, origin in named.items())})" if named else ""
 
 
 def _closest(name: str, known: list[str]) -> str:

@@ -1,7 +1,6 @@
 """`paceline draft test` and a damaged drafter, on the tiny model with the settings as they are."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,7 +27,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[tuple[str, ...], list[str]]]]:
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[str, ...], list[str]]]:
     """What would have been loaded, and what of it measured."""
     asked: list[tuple[tuple[str, ...], list[str]]] = []
 
@@ -37,7 +36,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[tuple[str, 
         return Report({"routes": {}}, [])
 
     monkeypatch.setattr("tuner.bench.runner.measure", measure)
-    yield asked
+    return asked
 
 
 def run(*arguments: str, model: Path) -> Result:

@@ -3,6 +3,7 @@
 import re
 import socket
 import sqlite3
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,12 +78,26 @@ def test_a_database_at_a_newer_schema_is_left_as_it_is(folder: Path) -> None:
 def test_an_unusable_database_url_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PACELINE_DATABASE__URL", "nosuch://user:secret@host/name")
     line = sentence(serve(), 2)
-    assert line.startswith("database.url is 'host/name'")
+    assert line.startswith("database.url is 'nosuch://user:***@host/name', which cannot be used (")
     assert "secret" not in line
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg"])
+def test_a_driver_that_is_not_installed_is_named_with_its_package(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    for driver in ("psycopg", "psycopg2"):
+        monkeypatch.setitem(sys.modules, driver, None)
+    monkeypatch.setenv("PACELINE_DATABASE__URL", f"{scheme}://ada:hunter2@h/x")
+    line = sentence(serve(), 2)
+    assert line.startswith(f"database.url is '{scheme}://ada:***@h/x', whose driver psycopg")
+    assert (
+        "is not installed: install psycopg with pip install 'psycopg[binary]', and begin the URL with postgre" in line
+    )
 
 
 def test_a_context_limit_beyond_the_model_is_a_wrong_setting(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_tiny_model(folder / "tiny")
     monkeypatch.setenv("PACELINE_ENGINE__CONTEXT_LIMIT", "1000000")
     line = sentence(serve("--model", str(model)), 2)
-    assert re.fullmatch(r"engine\.context_limit is 1000000: give 2 to \d+, the most that the model reads\.", line)
+    assert re.fullmatch(r"engine\.context_limit is 1000000: give 64 to \d+, the most that the model reads\.", line)

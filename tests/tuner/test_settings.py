@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from policies import MAX_BLOCK_LENGTH, Mode
+from policies.database_url import without_password
 from tuner.settings import Settings, SettingsError, is_loopback, setting_rows
 from tuner.settings_loader import load_settings
 
@@ -119,7 +120,8 @@ def test_a_variable_changes_a_route_whose_name_has_a_hyphen(monkeypatch: pytest.
         ("routes: {chat: {modes: auto}}", r"routes\.chat\.modes is no setting .*did you mean routes\.<ROUTE>\.mode\?"),
         (
             "{engine: {drafters: [ngram]}, routes: {chat: {default_arm: {drafter: eagle, block_length: 4}}}}",
-            r"^routes\.chat\.default_arm\.drafter is 'eagle': use one of none, ngram, or add it to engine\.drafters\.$",
+            r"^routes\.chat\.default_arm\.drafter is 'eagle': use one of none, ngram, or add it to engine\.drafters "
+            r"\(engine\.drafters from .*, routes\.chat\.default_arm\.drafter from .*\)\.$",
         ),
         (
             "routes: {chat: {default_arm: {drafter: ngram, block_length: 17}}}",
@@ -131,6 +133,32 @@ def test_a_variable_changes_a_route_whose_name_has_a_hyphen(monkeypatch: pytest.
         ("admin: {token: ''}", r"admin\.token is empty: give one"),
         ("database: {url: ''}", r"database\.url is '' .*at least 1 character"),
         ("tuner: {switchback_share_floor: 0.3}", r"tuner\.switchback_share_floor is 0\.3, above"),
+        ("engine: {slots: true}", r"^engine\.slots is True \(from .*\): give a number\.$"),
+        ("model: {threads: false}", r"model\.threads is False .*: give a number\.$"),
+        ("engine: {price_per_hour: true}", r"engine\.price_per_hour is True .*: give a number\.$"),
+        ("engine: {watermark_key: false}", r"engine\.watermark_key is False .*: give a number\.$"),
+        ("tuner: {margin: true}", r"tuner\.margin is True .*: give a number\.$"),
+        ("tuner: {margin: .nan}", r"tuner\.margin is nan .*: it should be a finite number\.$"),
+        ("tuner: {max_neighbour_slowdown: .inf}", r"max_neighbour_slowdown is inf .*: it should be a finite number\.$"),
+        ("server: {host: ''}", r"server\.host is '' .*at least 1 character"),
+        ("admin: {host: ''}", r"admin\.host is '' .*at least 1 character"),
+        ("model: {path: ''}", r"model\.path is '' .*at least 1 character"),
+        ("engine: {drafters: [ngram, '']}", r"^engine\.drafters has '' \(from .*\): .*at least 1 character"),
+        *(
+            (
+                f"engine: {{kv_blocks: {blocks}}}",
+                rf"^engine\.kv_blocks is {blocks} \(from .*\): give at least 4, which ",
+            )
+            for blocks in (1, 3)
+        ),
+        (
+            "engine: {slots: 1}\nengine: {slots: 2}",
+            r"yaml has the key 'engine' at line 1 and again at line 2: leave one out\.$",
+        ),
+        (
+            "engine:\n  slots: 1\n  seed: 1\n  'slots': 2",
+            r"yaml has the key 'slots' at line 2 and again at line 4: leave one out\.$",
+        ),
         ("server: [", r"The configuration file .* is not valid YAML at line 1: correct it\."),
         ("tuner: {seed: 2024-13-45}", r"The configuration file .* is not valid YAML: correct it\."),
         ("tuner: {seed: " + "9" * 5000 + "}", r"The configuration file .* is not valid YAML: correct it\."),
@@ -163,6 +191,13 @@ def test_each_of_several_faults_has_its_line(write: Write) -> None:
         ("PACELINE_ROUTES__NEW__MODE", "off", "which is not one of code-edit, extract, chat, story"),
         ("PACELINE_ROUTES__CHAT", "{", "routes.chat is '{' (from PACELINE_ROUTES__CHAT): give keys"),
         ("PACELINE_ENGINE", "3", "The variable PACELINE_ENGINE names no setting: `paceline config show` lists"),
+        ("PACELINE_ENGINE__DRAFTERS", "", "engine.drafters is '' (from PACELINE_ENGINE__DRAFTERS): "),
+        ("PACELINE_ENGINE__DRAFTERS", "a,,b", "engine.drafters has '' (from PACELINE_ENGINE__DRAFTERS): "),
+        (
+            "PACELINE_ENGINE__KV_BLOCKS",
+            "1",
+            "engine.kv_blocks is '1' (from PACELINE_ENGINE__KV_BLOCKS): give at",
+        ),
         ("PACELINE_SLOTS", "3", "names no setting: did you mean PACELINE_ENGINE__SLOTS?"),
         ("PACELINE_SERVR", "x", "names no setting: did you mean PACELINE_SERVER?"),
     ],
@@ -174,6 +209,64 @@ def test_a_fault_in_the_environment_names_its_variable(
     with pytest.raises(SettingsError) as caught:
         load_settings()
     assert sentence in str(caught.value)
+
+
+def test_a_fault_between_keys_tells_where_those_come_from_that_it_names(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACELINE_ADMIN__HOST", "0.0.0.0")
+    with pytest.raises(SettingsError, match=r"127\.0\.0\.1 \(host from PACELINE_ADMIN__HOST\)\.$"):
+        load_settings(None, {"admin": {"port": 0}})
+    monkeypatch.delenv("PACELINE_ADMIN__HOST")
+    monkeypatch.setenv("PACELINE_ENGINE__NGRAM_MAX_MATCH", "3")
+    path = write("engine: {slots: 2, ngram_min_match: 4}")
+    with pytest.raises(SettingsError) as caught:
+        load_settings(path)
+    ends = f" (ngram_min_match from {path}, ngram_max_match from PACELINE_ENGINE__NGRAM_MAX_MATCH)."
+    assert str(caught.value).endswith(ends)
+    monkeypatch.setenv("PACELINE_ENGINE__NGRAM_MAX_MATCH", "1")
+    with pytest.raises(SettingsError, match=r"\(ngram_max_match from PACELINE_ENGINE__NGRAM_MAX_MATCH\)\.$"):
+        load_settings(write("engine: {slots: 2}"))
+    monkeypatch.setenv("PACELINE_ENGINE__DRAFTERS", "ngram")
+    arm = "routes: {chat: {mode: off, default_arm: {drafter: eagle, block_length: 4}}}"
+    monkeypatch.delenv("PACELINE_ENGINE__NGRAM_MAX_MATCH")
+    with pytest.raises(SettingsError) as between:
+        load_settings(path := write(arm))
+    origin = f"(routes.chat.default_arm.drafter from {path}, engine.drafters from PACELINE_ENGINE__DRAFTERS)."
+    assert str(between.value).endswith(origin)
+
+
+def test_a_group_may_take_over_anothers_keys(write: Write) -> None:
+    path = write("routes:\n  chat: &arm {mode: observe}\n  story: {<<: *arm}\n  code: {<<: *arm, mode: auto}")
+    routes = load_settings(path).settings.routes
+    assert [route.mode for route in routes.values()] == [Mode.OBSERVE, Mode.OBSERVE, Mode.AUTO]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://ada:hunter2@db/paceline",
+        "postgresql+psycopg://ada:hun@t/er:hunter2@db:5432/paceline?sslmode=require",
+        "postgresql://:hunter2@db/x",
+        "postgresql://db/paceline?user=ada&password=hunter2",
+        "postgresql://db/paceline?sslPassword=hunter2&x=1",
+        "nonsense://ada:hunter2@",
+    ],
+)
+def test_the_password_of_a_database_is_never_shown(url: str, monkeypatch: pytest.MonkeyPatch, write: Write) -> None:
+    monkeypatch.setenv("PACELINE_DATABASE__URL", url)
+    values = {name: value for name, value, _ in load_settings().values()}
+    assert "hunter2" not in values["database.url"]
+    assert "***" in values["database.url"]
+    monkeypatch.delenv("PACELINE_DATABASE__URL")
+    with pytest.raises(SettingsError, match=r"database\.url is \[") as caught:
+        load_settings(write(f"database: {{url: ['{url}']}}"))
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["sqlite:///paceline.db", "sqlite:////a/b@c:d.db", "postgresql://db:5432/x"])
+def test_a_url_without_a_password_is_shown_as_it_is(url: str) -> None:
+    assert without_password(url) == url
 
 
 def test_the_command_lines_own_variables_are_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from engine.model_fetch import DEFAULT_MODEL, resolve_model
 from engine.server.app import ServerOptions
 from policies import Arm, EngineInfo
 from tuner.controller import ControllerOptions
-from tuner.settings import Settings, SettingsError
+from tuner.settings import LEAST_CONTEXT, Settings, SettingsError
 from tuner.switchback import SwitchbackOptions
 
 
@@ -28,8 +28,8 @@ def engine_options(settings: Settings) -> EngineOptions:
         raise
     if settings.engine.context_limit > longest:
         raise SettingsError(
-            f"engine.context_limit is {settings.engine.context_limit}: give 2 to {longest}, the most that the model "
-            "reads."
+            f"engine.context_limit is {settings.engine.context_limit}: give {LEAST_CONTEXT} to {longest}, the most "
+            "that the model reads."
         )
     return EngineOptions(
         model_path=str(path),
