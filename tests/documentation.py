@@ -24,7 +24,10 @@ from policies.testing import ListSink
 from tests.tuner.telemetry_examples import INFO
 from tuner.api.app import create_admin_app
 from tuner.api.explain import REASON_SENTENCES
+from tuner.bench.drafters import BEST_BARS, LEARNED_BARS
+from tuner.bench.floor import BLOCK_BAR, FLOOR_BARS
 from tuner.bench.options import SCENARIOS
+from tuner.bench.other_engines import ASSISTED_BAR, PLAIN_BAR, VLLM_BAR, VLLM_LOADS
 from tuner.cli import app as command_line
 from tuner.metrics import METRICS
 from tuner.settings import Settings, setting_rows
@@ -34,8 +37,33 @@ ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 RESULTS = ROOT / "docs/results"
 BENCH_RESULT = RESULTS / "bench.json"
-JUDGING_SCENARIOS = ("floor", "transformers", "drafters")
-"""Scenarios with bars; their committed results bear their names."""
+NOT_YET = "not measured yet"
+DECLARED_BARS: Mapping[str, Sequence[tuple[str, float, bool]]] = {
+    "floor": (
+        *((f"plain cycle at load {load}, share of the floor's rate", bar, True) for load, bar in FLOOR_BARS.items()),
+        ("a block of 8 (9 rows) over a single token at load 1", BLOCK_BAR, False),
+    ),
+    "transformers": (
+        ("plain decoding at load 1 over transformers' generate", PLAIN_BAR, True),
+        ("our best drafter over the best assisted generation, on the mixed workload", ASSISTED_BAR, True),
+        *((f"plain decoding over vLLM's at load {load}", VLLM_BAR, True) for load in VLLM_LOADS),
+    ),
+    "drafters": (
+        *((f"{route}: best learned drafter, times plain", bar, True) for route, bar in LEARNED_BARS.items()),
+        *((f"{route}: best drafter, times plain", bar, True) for route, bar in BEST_BARS.items()),
+    ),
+}
+"""(what, bar, whether at least so much) of each scenario with bars, for as long as no result of it is committed;
+results bear the names of their scenarios."""
+
+WITHOUT_FAULTS = {
+    "matrix": "outputs that differ between arms",
+    "drafters": "outputs that differ between drafters",
+    "cancel": "texts that differ from those alone; slots and blocks lost",
+    "preempt": "texts that differ from those alone; slots and blocks lost",
+    "fragment": "slots and blocks lost",
+}
+"""Scenarios that look for what must not be."""
 
 RESERVED = frozenset(
     {
@@ -60,7 +88,10 @@ DATA_PATHS = {
     "/v1/models": "The model that is served, as a list",
     "/v1/models/{model}": "The model that is served",
     "/health": "200 while requests can be served",
+    "/ping": "As /health",
     "/version": "The version that runs",
+    "/tokenize": "How many tokens a text or a conversation has, and which",
+    "/detokenize": "The text of tokens",
 }
 
 
@@ -122,10 +153,11 @@ def variables_table() -> str:
 
 def fields_without_effect_table() -> str:
     """Every field of a request that is accepted and changes nothing, with the values that are."""
+    chat, completion = rules.CHAT_RULES, rules.COMPLETION_RULES
     groups = {
-        "both": {name: rule for name, rule in rules.CHAT_RULES.items() if name in rules.COMPLETION_RULES},
-        "a chat": {name: rule for name, rule in rules.CHAT_RULES.items() if name not in rules.COMPLETION_RULES},
-        "a completion": {name: rule for name, rule in rules.COMPLETION_RULES.items() if name not in rules.CHAT_RULES},
+        "both": {name: rule for name, rule in chat.items() if completion.get(name) is rule},
+        "a chat": {name: rule for name, rule in chat.items() if completion.get(name) is not rule},
+        "a completion": {name: rule for name, rule in completion.items() if chat.get(name) is not rule},
         "a message": rules.MESSAGE_RULES,
         "`stream_options`": rules.STREAM_OPTION_RULES,
     }
@@ -226,9 +258,19 @@ def run_table() -> str:
         + f"{machine['cores']} cores ({machine['processor']}), {machine['threads']} thread in the engine. "
         + "Medians over rounds of the same prompts with the same seeds, arms in turn within one process, order "
         + "reversed; 95 % intervals over rounds. "
-        + f"{report['texts_that_differ_between_arms']} outputs differ between arms. The whole "
-        + "result: [docs/results/bench.json](docs/results/bench.json).\n"
+        + f"{report['texts_that_differ_between_arms']} outputs differ between arms.{_losses(report)} The whole "
+        + f"result: [docs/results/bench.json](docs/results/bench.json){_when(report, ', ', '')}.\n"
     )
+
+
+def _losses(report: Mapping[str, Any]) -> str:
+    """The cells whose whole interval lies below plain, in a sentence."""
+    lost = [
+        f"`{ratio['route']}` at {ratio['concurrency']} with {ratio['arm']}"
+        for ratio in report["ratios"]
+        if ratio["against"] == "plain" and ratio["high"] is not None and ratio["high"] < 1.0
+    ]
+    return f" Slower than plain, by the whole interval: {', '.join(lost)}." if lost else " No interval lies below 1."
 
 
 def drafters_table() -> str:
@@ -249,26 +291,47 @@ def drafters_table() -> str:
 
 
 def bars_table() -> str:
-    """What the engine is held to, from the committed runs of the scenarios that judge it."""
+    """What the engine is held to, and what the committed runs of the scenarios measured of it."""
     rows = []
-    for name in JUDGING_SCENARIOS:
-        path = RESULTS / f"{name}.json"
-        if not path.exists():
-            continue
-        report = json.loads(path.read_text(encoding="utf-8"))
-        for bar in report["bars"]:
-            found = bar["measured"]
-            sign = "at least" if bar["at_least"] else "at most"
-            shown = "" if found is None else _interval(found)
-            rows.append((f"`{name}`", bar["name"], f"{sign} {bar['bar']:g}", shown, bar["verdict"]))
-    if not rows:
-        return "No run of the judging scenarios is committed yet.\n"
-    header = ("Scenario", "What", "Bar", "Measured, 95 % interval", "")
-    return markdown(header, rows) + "\nThe whole results are in [results](results).\n"
+    for name, declared in DECLARED_BARS.items():
+        report = _result(name)
+        if report.get("bars"):
+            for bar in report["bars"]:
+                found = "" if bar["measured"] is None else _interval(bar["measured"])
+                rows.append((f"`{name}`", bar["name"], _bar_words(bar["bar"], bar["at_least"]), found, bar["verdict"]))
+        else:
+            rows += [(f"`{name}`", what, _bar_words(bar, at_least), "", NOT_YET) for what, bar, at_least in declared]
+    for name, what in WITHOUT_FAULTS.items():
+        faults = _result("bench" if name == "matrix" else name).get("faults")
+        verdict = NOT_YET if faults is None else "fails" if faults else "holds"
+        rows.append((f"`{name}`", what, "none", "" if faults is None else str(len(faults)), verdict))
+    header = ("Scenario", "What", "Bar", "Measured, 95 % interval", "Holds?")
+    runs = [
+        f"[{path.name}](results/{path.name})" + _when(json.loads(path.read_text(encoding="utf-8")), " (", ")")
+        for path in sorted(RESULTS.glob("*.json"))
+    ]
+    return markdown(header, rows) + f"\nThe runs: {', '.join(runs)}.\n"
+
+
+def _result(name: str) -> dict[str, Any]:
+    """The committed result of a scenario; empty where none is."""
+    path = RESULTS / f"{name}.json"
+    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return report
+
+
+def _bar_words(bar: float, at_least: bool) -> str:
+    return f"{'at least' if at_least else 'at most'} {bar:g}"
+
+
+def _when(report: Mapping[str, Any], before: str, after: str) -> str:
+    """Day and commit of a result; nothing where it does not tell, as those of long ago do not."""
+    told = [str(report[key]) for key in ("date", "commit") if report.get(key)]
+    return f"{before}{', '.join(told)}{after}" if told else ""
 
 
 def _interval(found: Mapping[str, Any]) -> str:
-    if found["high"] is None:
+    if found["high"] is None:  # after a single pair
         return f"{found['estimate']:.2f}"
     return f"{found['estimate']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
 
