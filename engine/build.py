@@ -15,7 +15,7 @@ from engine.drafter_shelf import fitting_drafters
 from engine.grammar import GrammarError, Grammars
 from engine.loop import EngineLoop
 from engine.machine_memory import machine_bytes
-from engine.memory import plan_memory, refusal
+from engine.memory import plan_memory, refusal, words
 from engine.messages import EngineOptions, FromEngine, Progress
 from engine.model_config import ModelConfig, ModelError, read_config
 from engine.target import DecoderTarget
@@ -59,7 +59,7 @@ def build_engine(options: EngineOptions, deliver: Callable[[FromEngine], None]) 
             prefill_chunk=options.prefill_chunk,
             drafters=[plan_drafter(source, drafted) for source in sources],
         )
-        deliver(Progress(str(memory)))
+        deliver(Progress(words(memory)))
         problem = refusal(memory, machine_bytes())
         if problem is not None:
             raise EngineBuildError(problem)
@@ -82,6 +82,7 @@ def build_engine(options: EngineOptions, deliver: Callable[[FromEngine], None]) 
     if not threads:
         deliver(Progress("choosing the number of threads"))
         threads = choose_threads(target, cores)
+        deliver(Progress(f"threads of the engine: {threads}, the fastest of 1 to {cores}; model.threads sets them"))
     calibration: tuple[CycleStats, ...] = ()
     if options.calibrate:
         calibration = calibrate(target, options.slots, options.seed, lambda text: deliver(Progress(text)))

@@ -14,6 +14,9 @@ from policies.types import MAX_BLOCK_LENGTH
 
 PROCESS_BYTES = 320 << 20
 """Python with the tensor library, the tokenizer's tables and the grammars' tables, before any model."""
+CONTROL_PROCESS_BYTES = 450 << 20
+"""About what the control process (HTTP, tokenizer, learning, store) takes beside it, as measured with the default
+model: told to people, and part of no plan."""
 CHOICE_ARRAYS = 4
 """Arrays over the vocabulary that choosing the tokens of a row holds at a time: logits, order, probabilities, noise."""
 CHOICE_ROWS = 16
@@ -88,6 +91,14 @@ def plan_memory(
         drafters=planned_bytes(drafters),
         workspace=rows * row_bytes + logits + choice + rotary + head,
         process=PROCESS_BYTES,
+    )
+
+
+def words(plan: MemoryPlan) -> str:
+    """What is told of memory at start, of both processes."""
+    return (
+        f"the engine process takes {plan}; the control process beside it takes about "
+        f"{_mebibytes(CONTROL_PROCESS_BYTES)} more"
     )
 
 

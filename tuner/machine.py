@@ -3,9 +3,12 @@
 import importlib.metadata
 import os
 import platform
+import subprocess
 from pathlib import Path
 
 from policies.stats import EngineInfo
+
+_PACKAGE = Path(__file__).resolve().parent
 
 
 def describe_machine(info: EngineInfo | None = None) -> dict[str, object]:
@@ -30,6 +33,20 @@ def describe_machine(info: EngineInfo | None = None) -> dict[str, object]:
             "context_limit": info.context_limit,
         }
     return description
+
+
+def source_commit(folder: Path = _PACKAGE) -> str | None:
+    """The git commit of the checkout that `folder`, this package's, is in, with ``-dirty`` where files differ from it.
+
+    None where git does not know this file: an installed package may lie in somebody else's repository.
+    """
+    try:
+        for asked in ("ls-files --error-unmatch machine.py", "describe --always --dirty --exclude=*"):
+            command = ["git", "-C", str(folder), *asked.split()]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):  # no git, no repository, or not of this file
+        return None
+    return done.stdout.strip()
 
 
 def _version(distribution: str) -> str:

@@ -44,6 +44,8 @@ def run(settings: Settings, options: BenchOptions, folder: Path) -> tuple[int, d
     assert found["scenario"] == options.scenario
     assert found["command_line"] in " ".join(printed.split())
     assert found["machine"]["cores"] >= 1
+    assert found["date"] in printed.splitlines()[1]
+    assert found["commit"] is None or found["commit"] in printed.splitlines()[1]
     return code, found, printed
 
 
@@ -113,9 +115,14 @@ def test_a_start_is_timed_in_a_process_of_its_own(settings: Settings, tmp_path: 
     seconds = found["seconds"]
     (ready,), (first,) = seconds["process start to ready"], seconds["process start to first token"]
     assert 0.0 < ready < first
-    assert seconds["engine: loading tiny"][0] > 0.0
-    assert seconds["engine: whole start"][0] >= seconds["engine: loading tiny"][0]
-    assert "process start to ready" in printed
+    stages = [times[0] for name, times in seconds.items() if name.startswith("of it ")]
+    assert (len(stages), min(stages) > 0.0) == (4, True)
+    assert sum(stages) == pytest.approx(ready, rel=0.2), "what a start takes has rows"
+    assert seconds["engine process alone: loading tiny"][0] > 0.0
+    assert seconds["engine process alone: whole start"][0] >= seconds["engine process alone: loading tiny"][0]
+    assert not [name for name in seconds if "memory" in name or "threads of" in name]
+    assert "medians of 1 start (least to most)\nprocess start to ready" in printed
+    assert "start 1 of 1: the service" in printed
     assert not (tmp_path / "paceline.db").exists(), "its store is its own"
 
 

@@ -4,9 +4,11 @@ import json
 import os
 import platform
 import re
+import subprocess
+from pathlib import Path
 
 from tests.tuner.telemetry_examples import INFO
-from tuner.machine import describe_machine
+from tuner.machine import describe_machine, source_commit
 
 
 def test_the_machine_is_described_without_naming_it() -> None:
@@ -23,6 +25,24 @@ def test_the_versions_are_those_installed() -> None:
     assert description["python"] == platform.python_version()
     assert str(description["torch"]).startswith("2.13.0")
     assert description["paceline"] != "not installed"
+
+
+def test_a_checkout_tells_its_commit_and_whether_files_differ_from_it(tmp_path: Path) -> None:
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org", *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    file = tmp_path / "machine.py"
+    file.write_text("one\n")
+    assert source_commit(tmp_path) is None, "no repository"
+    git("init", "--quiet")
+    assert source_commit(tmp_path) is None, "a repository of somebody else"
+    git("add", "machine.py")
+    git("commit", "--quiet", "-m", "one")
+    commit = git("rev-parse", "--short", "HEAD")
+    assert source_commit(tmp_path) == commit
+    file.write_text("two\n")
+    assert source_commit(tmp_path) == f"{commit}-dirty"
 
 
 def test_the_engine_in_use_is_part_of_it() -> None:

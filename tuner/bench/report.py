@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from rich.console import Console
 from policies.stats import EngineInfo
 from policies.types import Interval
 from tuner.bench.options import BenchOptions
-from tuner.machine import describe_machine
+from tuner.machine import describe_machine, source_commit
 
 NEGATIVE_VERDICT = 3
 """The exit code when a bar fails."""
@@ -84,15 +85,23 @@ def interval_row(found: Interval) -> dict[str, float | None]:
     return {"estimate": found.estimate, "low": found.low, "high": None if math.isinf(found.high) else found.high}
 
 
+def begin(console: Console, options: BenchOptions) -> None:
+    """Print on what and how it is measured, before anything is."""
+    commit = source_commit()
+    console.print(machine_text(describe_machine()), markup=False, highlight=False)
+    console.print(_today() + ("" if commit is None else f", commit {commit}"), markup=False, highlight=False)
+    console.print(options.command, markup=False, highlight=False)
+
+
 def finish(console: Console, options: BenchOptions, info: EngineInfo | None, report: Report) -> int:
-    """Print the bars, the machine and the command, and write the JSON. Returns the exit code."""
+    """Print the bars and what the engine was, and write the JSON. Returns the exit code."""
     for bar in report.bars:
         console.print(str(bar), markup=False, highlight=False)
     for fault in report.faults:
         console.print(f"FAULT: {fault}", markup=False, highlight=False)
     machine = describe_machine(info)
-    console.print(machine_text(machine), markup=False, highlight=False)
-    console.print(options.command, markup=False, highlight=False)
+    if info is not None:
+        console.print(machine_text(machine), markup=False, highlight=False)
     if options.json_path is not None:
         _write(options.json_path, options, machine, report)
     return report.exit_code
@@ -106,7 +115,17 @@ def machine_text(machine: Mapping[str, object]) -> str:
     return text
 
 
+def _today() -> str:
+    return datetime.now(UTC).date().isoformat()
+
+
 def _write(path: Path, options: BenchOptions, machine: Mapping[str, object], report: Report) -> None:
-    content = {"scenario": options.scenario, "machine": machine, "command_line": options.command} | dict(report.body)
+    content: dict[str, object] = {
+        "scenario": options.scenario,
+        "date": _today(),
+        "commit": source_commit(),
+        "machine": machine,
+    }
+    content |= {"command_line": options.command} | dict(report.body)
     content |= {"bars": [bar.row() for bar in report.bars], "faults": list(report.faults)}
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")

@@ -14,7 +14,7 @@ from tuner.bench.floor import run_floor
 from tuner.bench.matrix import run_matrix
 from tuner.bench.options import SCENARIOS, BenchOptions
 from tuner.bench.other_engines import run_transformers
-from tuner.bench.report import Report, finish
+from tuner.bench.report import Report, begin, finish
 from tuner.bench.stream import run_stream
 from tuner.root import prepared
 from tuner.settings import AUTO, Settings, SettingsError
@@ -56,6 +56,7 @@ def _run(settings: Settings, options: BenchOptions, console: Console) -> tuple[E
     for name in ("routes", "concurrency", "arms", "languages", "lengths"):
         if not getattr(options, name):
             raise SettingsError(f"--{name} is empty; give at least one, or leave the option out.")
+    begin(console, options)
     settings = _on_free_ports(settings)
     if settings.engine.drafters == (AUTO,):  # the arms that may be asked for are known once the model is
         settings = prepared(settings, console)

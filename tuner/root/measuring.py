@@ -29,7 +29,7 @@ async def engine_start_phases(settings: Settings) -> tuple[EngineInfo, dict[str,
 
     def mark(text: str) -> None:
         name = text.partition(",")[0]
-        if name != marks[-1][0]:
+        if name != marks[-1][0] and ": " not in text:  # with a colon it tells of something found, such as memory
             marks.append((name, time.perf_counter()))
 
     client = await EngineClient.start(options, TelemetryQueue(), mark)
