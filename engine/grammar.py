@@ -17,11 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from llguidance import LLMatcher, LLTokenizer, StructTag, grammar_from
+from llguidance import LLMatcher, LLTokenizer, StructTag
 from numpy.typing import NDArray
 
-from engine.grammar_check import LIMITS, checked, lark_schemas, sentence
-from engine.grammar_check import GrammarError as GrammarError
+from engine.gbnf import lark_from_gbnf
+from engine.grammar_check import LIMITS, checked, checked_lark
+from engine.grammar_wording import GrammarError as GrammarError
+from engine.grammar_wording import sentence
+from engine.schema_check import refuse_lone_backslash
 
 Mask = NDArray[np.int32]
 
@@ -32,6 +35,8 @@ _JSON_OPTIONS: Mapping[str, Any] = {
     # A keyword that is not known is refused and never ignored, whatever the schema says of it.
     "lenient": False,
 }
+_LARK = re.compile(r"(?m)^\s*(?:%llguidance\b|start\s*:(?!:=))")
+"""What a grammar in Lark has, and one in GBNF does not."""
 
 
 def json_schema_grammar(schema: Mapping[str, Any] | bool) -> str:
@@ -50,6 +55,7 @@ def json_object_grammar() -> str:
 
 def regex_grammar(pattern: str) -> str:
     """Text that `pattern` matches from end to end. Raises GrammarError."""
+    refuse_lone_backslash(pattern)
     return checked(lambda: LLMatcher.grammar_from_regex(pattern))
 
 
@@ -66,7 +72,7 @@ def choice_grammar(choices: Sequence[str]) -> str:
 
 def context_free_grammar(text: str) -> str:
     """A context-free grammar, GBNF (llama.cpp's EBNF) or llguidance's Lark. Raises GrammarError."""
-    return checked(lambda: grammar_from("grammar", text), lark_schemas(text))
+    return checked_lark(text if _LARK.search(text) else lark_from_gbnf(text))
 
 
 def tool_call_grammar(functions: Sequence[tuple[str, Mapping[str, Any]]], begin: str, end: str, several: bool) -> str:
@@ -178,7 +184,7 @@ class Matcher:
         return mask
 
     def _error(self) -> GrammarError:
-        return GrammarError(f"The grammar cannot be followed any further: {sentence(self._matcher.get_error())}")
+        return GrammarError(f"The grammar cannot be followed any further: {sentence(self._matcher.get_error())}.")
 
 
 class Grammars:
@@ -198,7 +204,7 @@ class Grammars:
         try:
             self._tokenizer = LLTokenizer(text, n_vocab=vocabulary, eos_token=self._end_token)
         except ValueError as error:
-            raise GrammarError(sentence(f"llguidance cannot use this tokenizer: {error}")) from error
+            raise GrammarError(f"llguidance cannot use this tokenizer: {sentence(str(error))}") from error
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar")
         self._lock = threading.Lock()
         self._waiting: dict[str, deque[tuple[int, frozenset[int]]]] = {}
@@ -232,7 +238,7 @@ class Grammars:
         """
         made = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
         if made.is_error():
-            raise GrammarError(sentence(f"The grammar cannot be used: {made.get_error()}"))
+            raise GrammarError(f"The grammar cannot be used: {sentence(made.get_error())}.")
         matcher = Matcher(made, self._vocabulary, self._end_token, end_tokens)
         matcher.masks(())
         return matcher

@@ -1,21 +1,20 @@
 """Whether a grammar may be used: within limits that bound what making it, and following it, takes of the machine.
 
 llguidance counts most of its work and gives up at a limit. What it does not count is bounded here, by the size of the
-text and of the multiples in its schemas.
+text and, in `engine.schema_check`, by what its schemas hold.
 """
 
 import json
-import math
+import re
 from collections.abc import Callable, Iterable, Iterator
-from decimal import Decimal
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
+from engine.grammar_wording import GrammarError, sentence
+from engine.schema_check import MAX_LEVELS, check_schemas
+
 MAX_GRAMMAR_CHARACTERS = 128_000
-MAX_REMAINDERS = 20_000
-"""How many remainders the numbers with a multipleOf may need in all. Each is a state, and some tens of thousands take
-seconds to make, which no limit of llguidance cuts short."""
 LIMITS = LLParserLimits(
     verbose_errors=False,
     # A state takes one to two kilobytes, and they are made as the text meets them.
@@ -28,14 +27,8 @@ LIMITS = LLParserLimits(
     step_max_items=25_000,
     max_grammar_size=20_000,
 )
-_MESSAGE_CHARACTERS = 300
-_UNREADABLE = "<non-verbose/>"
-_TOO_MUCH = ("too many", "too big", "too large", "fuel exhausted", "max is")
-"""What llguidance says where one of its limits is met."""
-
-
-class GrammarError(ValueError):
-    """A grammar that cannot be used; the message is one sentence for people."""
+_RULE = re.compile(r"(?m)^[ \t]*\w")
+"""Where a rule begins; what goes on with one on a new line begins with another character."""
 
 
 def checked(make: Callable[[], str], schemas: Iterable[object] = ()) -> str:
@@ -43,7 +36,7 @@ def checked(make: Callable[[], str], schemas: Iterable[object] = ()) -> str:
     threads run; it takes tens of milliseconds for what is large, and a quarter of a second at most. Raises
     GrammarError."""
     try:
-        _check_multiples(schemas)
+        check_schemas(schemas)
         grammar = make()
         if len(grammar) > MAX_GRAMMAR_CHARACTERS:
             raise GrammarError(f"it has {len(grammar)} characters; give at most {MAX_GRAMMAR_CHARACTERS}")
@@ -61,6 +54,19 @@ def checked(make: Callable[[], str], schemas: Iterable[object] = ()) -> str:
     return grammar
 
 
+def checked_lark(text: str) -> str:
+    """A grammar in Lark that a client wrote. Raises GrammarError."""
+
+    def make() -> str:
+        # In the worst case every rule stands inside the one before, and every parenthesis inside its rule.
+        levels = len(_RULE.findall(text)) + text.count("(")
+        if levels > MAX_LEVELS:
+            raise GrammarError(f"it has {levels} rules and parentheses; give at most {MAX_LEVELS}")
+        return LLMatcher.grammar_from_lark(text)
+
+    return checked(make, lark_schemas(text))
+
+
 def lark_schemas(text: str) -> Iterator[object]:
     """The JSON schemas that stand in a grammar as ``%json {...}``."""
     decoder = json.JSONDecoder()
@@ -69,33 +75,6 @@ def lark_schemas(text: str) -> Iterator[object]:
             yield decoder.raw_decode(part.lstrip())[0]
         except ValueError:
             continue  # no JSON stands here; whether the grammar may say so is llguidance's to judge
-
-
-def sentence(message: str) -> str:
-    """A message of llguidance, which may have many lines, as one that fits a sentence."""
-    text = " ".join(message.replace(_UNREADABLE, "").split()).rstrip(".")
-    return text if len(text) <= _MESSAGE_CHARACTERS else text[: _MESSAGE_CHARACTERS - 1] + "…"
-
-
-def _check_multiples(schemas: Iterable[object]) -> None:
-    multiples: list[int] = []
-    open_values = list(schemas)
-    while open_values:
-        value = open_values.pop()
-        if isinstance(value, list):
-            open_values += value
-        elif isinstance(value, dict):
-            open_values += value.values()
-            multiple = value.get("multipleOf")
-            if isinstance(multiple, int | float) and multiple:
-                multiples.append(abs(int("".join(map(str, Decimal(str(multiple)).normalize().as_tuple().digits)))))
-    # Those of one number may be given in several places: then it is their least common multiple that counts.
-    remainders = len(multiples) * math.lcm(*multiples)
-    if remainders > MAX_REMAINDERS:
-        raise GrammarError(
-            f"its multipleOf are {len(multiples)} with a least common multiple that is too large; give fewer, "
-            f"or smaller ones, so that the two multiplied are at most {MAX_REMAINDERS}"
-        )
 
 
 def _follow(grammar: str) -> None:
@@ -117,11 +96,5 @@ def _follow(grammar: str) -> None:
 
 
 def _refuse_error(matcher: LLMatcher) -> None:
-    if not matcher.is_error():
-        return
-    message = sentence(matcher.get_error())
-    if message.startswith("NoExtension"):
-        raise GrammarError("no text matches it; give one that some text matches")
-    if any(words in message.lower() for words in _TOO_MUCH):
-        raise GrammarError(f"it takes too much work to follow ({message}); give a simpler one")
-    raise GrammarError(message)
+    if matcher.is_error():
+        raise GrammarError(sentence(matcher.get_error()))

@@ -111,7 +111,7 @@ def test_references_of_a_functions_schema_point_into_that_schema(
         (lambda: json_schema_grammar({"type": "strin"}), "strin"),
         (lambda: json_schema_grammar({"not": {"type": "string"}}), "not"),
         (lambda: json_schema_grammar({"not": {}, "x-guidance": {"lenient": True}}), "not"),
-        (lambda: json_schema_grammar({"$ref": "https://example.com/schema.json"}), "retrieve"),
+        (lambda: json_schema_grammar({"$ref": "https://example.com/schema.json"}), "nothing is fetched"),
         (lambda: json_schema_grammar(False), "false"),
         (lambda: json_schema_grammar({"type": "integer", "minimum": 5, "maximum": 3}), "minimum"),
         (lambda: regex_grammar("(a"), "unclosed"),
