@@ -90,9 +90,11 @@ def test_sigterm_with_a_stream_in_flight_ends_everything_with_exit_code_0(tmp_pa
             process.kill()
             process.wait()
         assert process.stdout is not None
+        said = process.stdout.read()
         process.stdout.close()
         errors.seek(0)
         told = errors.read()
+    assert said.count("stopping: no more requests are taken") == 1
     assert "Traceback" not in told
     assert "timeout graceful shutdown exceeded" in told, "the streams were still in flight"
     assert not Path(f"/proc/{engine}").exists()
