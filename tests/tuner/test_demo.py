@@ -12,15 +12,18 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from engine.process import EngineClient, EngineGoneError
 from policies.types import Arm, Interval, LoadStep, Policy, PolicyState
 from tests.engine.tiny_model import make_tiny_model
 from tests.system.live_service import tiny_settings
 from tests.tuner.telemetry_examples import policy, snapshot
-from tuner.demo import Traffic, as_json, contexts_table, run_demo, schedule_text, speedup_text
-from tuner.settings import TunerSettings
-from tuner.wording import counted
+from tuner.cli import app
+from tuner.demo import Traffic, as_json, contexts_table, run_demo, schedule_text, speedup_text, verdict_text
+from tuner.settings import Settings, TunerSettings
+from tuner.snapshot import Throughput
+from tuner.wording import counted, program
 from tuner.workload import ROUTES
 
 MINUTES = 0.06
@@ -56,14 +59,16 @@ def test_a_short_run_learns_every_route_and_reports_it(model: Path, tmp_path: Pa
     assert report["database"] == f"sqlite:///{database}"
     assert isinstance(console.file, StringIO)
     printed = console.file.getvalue()
-    after = printed[printed.index("Next:") :].split("\n")[1:4]
+    after = printed[printed.index("Next, ") :].split("\n")[1:4]
     first = report["contexts"][0]
-    assert [line.strip() for line in after] == [
+    assert [line.rstrip() for line in after] == [
         "paceline serve",
         f"paceline explain {first['route']} --language {first['language']}",
         "paceline bench --routes code-edit,chat --concurrency 1,4 --arms plain,ngram:4,tuned",
     ]
     assert "plain / tuned TPOT" in printed
+    assert f"what is learned goes to sqlite:///{database}" in "".join(printed.split("\n"))
+    assert printed.index("Against measured plain") < printed.index("plain / tuned TPOT") < printed.index("K: tokens")
     stages = ["starting the engine process", "loading tiny", "preparing the kernels", "reading and packing the weights"]
     stages += ["loading the drafter", "calibrating", "timing the linear layers", "reading the vocabulary"]
     stages += ["reading the tokenizer", "opening the store", "serving tiny"]
@@ -146,6 +151,52 @@ def test_the_headline_counts_every_state(requests: int, states: list[str], headl
     policies = [replace(policy(f"route-{index}"), state=PolicyState(state)) for index, state in enumerate(states)]
     table = contexts_table(snapshot(*policies), Traffic(requests=requests, concurrency=4), 80)
     assert table.title == headline
+
+
+def test_the_verdict_counts_what_is_faster_slower_open_and_unmeasured() -> None:
+    intervals = [Interval(1.5, 1.2, 1.8), Interval(0.8, 0.7, 0.9), Interval(1.1, 0.9, 1.3), None, None]
+    policies = [replace(policy(f"route-{index}", speedup=found)) for index, found in enumerate(intervals)]
+    counts = "Against measured plain, of 5 contexts: 1 faster, 1 slower, 1 open, 2 unmeasured"
+    assert verdict_text(replace(snapshot(*policies), throughput=Throughput(0, 0.0, 0, 0.0))) == f"{counts}."
+    measured = replace(snapshot(*policies), throughput=Throughput(300, 2.0, 100, 1.0))
+    assert verdict_text(measured) == f"{counts}; 1.50x overall."
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_demo_has_a_database_of_its_own_unless_one_is_named(
+    own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Settings] = []
+
+    def run(settings: Settings, *rest: object) -> int:
+        asked.append(settings)
+        return 0
+
+    monkeypatch.setattr("tuner.demo.run_demo", run)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    if not own:
+        monkeypatch.setenv("PACELINE_DATABASE__URL", "sqlite:///named.db")
+    for _ in range(2):
+        assert CliRunner().invoke(app, ["demo"]).exit_code == 0
+    first, second = (settings.database.url for settings in asked)
+    if own:
+        assert first != second
+        assert first.startswith(f"sqlite:///{tmp_path}/paceline-demo-")
+    else:
+        assert (first, second) == ("sqlite:///named.db",) * 2
+
+
+def test_the_program_is_called_by_its_path_where_the_shell_would_not_find_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("sys.argv", [".venv/bin/paceline", "demo"])
+    assert program() == ".venv/bin/paceline"
+    (tmp_path / "paceline").touch(0o755)
+    assert program() == "paceline"
+    (tmp_path / "paceline").unlink()
+    monkeypatch.setattr("sys.argv", ["-c"])
+    assert program() == "paceline"
 
 
 def test_schedules_and_speedups_are_written_for_people() -> None:

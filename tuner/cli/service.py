@@ -1,6 +1,7 @@
 """Commands that run something here. What they run, and the tensor libraries with it, is imported when one is called."""
 
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from tuner.bench.options import SCENARIOS, BenchOptions
+from tuner.bench.options import READS, SCENARIOS, BenchOptions
 from tuner.cli.failures import CommandError
 from tuner.cli.output import PLAIN_WIDTH, Format, Output, make_console, print_data, unpadded
 from tuner.cli.tables import print_settings
@@ -42,6 +43,8 @@ JsonFile = Annotated[
     ),
 ]
 
+_MEASURED = tuple(dict.fromkeys(name for names in READS.values() for name in names))
+"""Every option that some scenario reads."""
 ROOMS = ("policies", "kernels", "engine", "tuner")
 """Ours: one that is missing is a fault, and no extra."""
 
@@ -71,14 +74,19 @@ def demo(
     json_path: JsonFile = None,
 ) -> None:
     """Serve the default model to a mix of traffic for a few minutes, and show what is learned."""
-    settings = load_settings(config, given({"model": {"path": model}})).settings
+    loaded = load_settings(config, given({"model": {"path": model}}))
+    settings = loaded.settings
     with starting():
         from tuner import demo as runner
 
+        if "database.url" not in loaded.origins:  # neither does `serve` go on from a demo, nor a demo from another
+            url = f"sqlite:///{tempfile.mkdtemp(prefix='paceline-demo-')}/paceline.db"
+            settings = settings.model_copy(update={"database": settings.database.model_copy(update={"url": url})})
         raise typer.Exit(runner.run_demo(settings, json_path, minutes, run_console()))
 
 
 def bench(
+    ctx: typer.Context,
     config: Config = None,
     model: Model = None,
     scenario: Annotated[str, typer.Option("--scenario", help=f"{', '.join(SCENARIOS)}.")] = "matrix",
@@ -100,6 +108,7 @@ def bench(
     json_path: JsonFile = None,
 ) -> None:
     """Measure on this machine: arms on the workload, the floor, drafters, other engines, and how serving holds up."""
+    _refuse_unread(ctx, scenario)
     settings = load_settings(config, given({"model": {"path": model}})).settings
     chosen = list(settings.routes) if routes is None else listed(routes)
     for route in chosen:
@@ -125,6 +134,18 @@ def bench(
         from tuner.bench.runner import run_bench
 
         raise typer.Exit(run_bench(settings, options, run_console()))
+
+
+def _refuse_unread(ctx: typer.Context, scenario: str) -> None:
+    """An option that would be ignored is refused. A scenario that there is not is refused elsewhere."""
+    reads = READS.get(scenario, _MEASURED)
+    for name in _MEASURED:
+        source = ctx.get_parameter_source(name)
+        if name not in reads and source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter(
+                f"the scenario {scenario} does not read it, but {', '.join(f'--{other}' for other in reads)}.",
+                param_hint=f"--{name}",
+            )
 
 
 def fetch() -> None:
