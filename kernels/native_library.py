@@ -187,6 +187,8 @@ def _compile(compiler: list[str], arguments: list[str], library: Path) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX)
             for leftover in folder.glob(f"*{_UNFINISHED}"):  # of one that was killed: nobody else has the lock
                 leftover.unlink()
+            for earlier in folder.glob("tmp*/"):  # where an earlier version compiled, and was killed
+                shutil.rmtree(earlier)
             if not library.is_file():
                 _run(compiler, arguments, library)
     except OSError as error:

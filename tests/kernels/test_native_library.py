@@ -101,6 +101,9 @@ def test_what_a_killed_compilation_leaves_is_gone_after_the_next(fake_compiler: 
     killed = subprocess.run([sys.executable, "-c", LOADING, str(cache)])
     assert killed.returncode == -signal.SIGKILL
     assert [file.suffix for file in cache.iterdir() if file.name != "lock"] == [".unfinished"]
+    earlier = cache / "tmpx2k9"  # an earlier version compiled in a folder of its own
+    earlier.mkdir()
+    (earlier / "kernels.so").touch()
     with pytest.raises(NativeError, match="cannot be loaded"):
         load_library(cache)
     assert sorted(file.suffix for file in cache.iterdir()) == ["", ".so"]

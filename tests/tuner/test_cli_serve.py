@@ -60,7 +60,37 @@ def test_a_port_in_use_is_named_with_its_setting(folder: Path, option: str, sett
 def test_a_host_that_cannot_be_a_name_is_a_sentence(folder: Path) -> None:
     host = "\u00e4" * 70
     line = sentence(serve("--host", host))
-    assert line == f"server.port: cannot listen on {host}:0 (not a host name); choose another."
+    assert (
+        line == f"server.host is {host!r}, where nothing can listen (not a host name); give an address of this machine."
+    )
+
+
+@pytest.mark.parametrize(("group", "host"), [("server", "999.1.1.1"), ("admin", "192.0.2.1"), ("server", "a..b")])
+def test_a_host_that_is_not_this_machines_is_named_and_not_its_port(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, group: str, host: str
+) -> None:
+    monkeypatch.setenv(f"PACELINE_{group.upper()}__HOST", host)
+    monkeypatch.setenv("PACELINE_ADMIN__TOKEN", "needed")
+    line = sentence(serve())
+    assert line.startswith(f"{group}.host is {host!r}, where nothing can listen (")
+    assert "port" not in line
+
+
+def test_drafters_that_cannot_be_are_refused_before_the_engine_starts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*arguments: object) -> None:
+        raise AssertionError("the engine was started")
+
+    monkeypatch.setattr("engine.process.EngineClient.start", never)
+    model = str(make_tiny_model(folder / "tiny"))
+    monkeypatch.setenv("PACELINE_ENGINE__DRAFTERS", "ngram,nope")
+    line = sentence(serve("--model", model), 2)
+    assert line.startswith("engine.drafters has 'nope': there is no drafter 'nope'; give one of ngram, suffix")
+    monkeypatch.setenv("PACELINE_ENGINE__DRAFTERS", "auto")
+    monkeypatch.setenv("PACELINE_ENGINE__DEFAULT_DRAFTER", "nope")
+    line = sentence(serve("--model", model), 2)
+    assert line == "engine.default_drafter is 'nope': use one of none, ngram, suffix."
 
 
 def test_a_database_at_a_newer_schema_is_left_as_it_is(folder: Path) -> None:

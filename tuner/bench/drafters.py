@@ -56,24 +56,26 @@ async def run_drafters(settings: Settings, options: BenchOptions, console: Conso
     """The matrix of drafters.
 
     Raises:
-        SettingsError: no drafter is loaded, or a block length is out of range.
+        SettingsError: a drafter is not loaded, a block length is out of range, or no prompt is in a language; all of
+            it is known before anything starts.
     """
     longest = settings.engine.max_block_length
     for length in options.lengths:
         if not 1 <= length <= longest:
             raise SettingsError(f"--lengths has {length}; give 1 to {longest}, which is engine.max_block_length.")
+    known = settings.engine.drafter_names[1:]
+    for name in options.drafters:
+        if name not in known:
+            raise SettingsError(
+                f"--drafters names {name!r}; loaded are {', '.join(known)}: add it to engine.drafters, or leave it out."
+            )
+    contexts = _contexts(options)
     measured: dict[Context, _Measured] = {}
     skipped: list[str] = []
     async with open_session(settings, console) as session:
         info = session.service.client.info
         loaded = [name for name in info.drafters if name != PLAIN]
         drafters = [name for name in loaded if name in options.drafters or not options.drafters]
-        if not drafters:
-            raise SettingsError(
-                f"--drafters names {', '.join(options.drafters) or 'none'}; loaded are {', '.join(loaded) or 'none'}: "
-                "add some to engine.drafters."
-            )
-        contexts = _contexts(options)
         with progress_bar(console) as progress:
             task = progress.add_task("bench", total=len(contexts))
             for context, candidates in contexts.items():
@@ -117,6 +119,10 @@ async def run_drafters(settings: Settings, options: BenchOptions, console: Conso
 
 
 def _contexts(options: BenchOptions) -> dict[Context, list[Prompt]]:
+    there = sorted({prompt.language for prompt in load_workload()})
+    for language in options.languages:
+        if language not in (*there, "all"):
+            raise SettingsError(f"--languages has {language!r}; the workload has {', '.join(there)}, or give all.")
     by_context: dict[Context, list[Prompt]] = {}
     for route in options.routes:
         for prompt in greedy(load_workload([route])):

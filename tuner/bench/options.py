@@ -20,7 +20,7 @@ SCENARIOS = {
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """The options of the command; a scenario reads those that its description names."""
+    """The options of the command; a scenario reads those that `READS` names."""
 
     scenario: str = "matrix"
     routes: Sequence[str] = ()
@@ -47,8 +47,7 @@ class BenchOptions:
     def command(self) -> str:
         """The command line that measures the same."""
         parts = [f"paceline bench --scenario {self.scenario}"]
-        reads = _READS[self.scenario]
-        for name in reads:
+        for name in READS[self.scenario]:
             value = getattr(self, name)
             if value is None or value == ():
                 continue
@@ -57,14 +56,15 @@ class BenchOptions:
         return " ".join(parts)
 
 
-_READS = {
+READS = {
     "matrix": ("routes", "concurrency", "arms", "tokens", "repeats"),
     "floor": ("repeats",),
     "drafters": ("routes", "languages", "drafters", "lengths", "prompts", "tokens", "repeats"),
     "transformers": ("routes", "arms", "prompts", "tokens", "repeats", "assistant"),
-    "cold": ("repeats",),
-    "cancel": ("requests", "arms", "tokens"),
-    "preempt": ("requests", "arms", "tokens"),
-    "fragment": ("requests", "arms", "repeats"),
-    "stream": ("concurrency", "arms", "tokens"),
+    "cold": ("routes", "repeats"),
+    "cancel": ("routes", "requests", "arms", "tokens"),
+    "preempt": ("routes", "requests", "arms", "tokens"),
+    "fragment": ("routes", "requests", "arms", "tokens", "repeats"),
+    "stream": ("routes", "concurrency", "arms", "tokens"),
 }
+"""The options that a scenario reads; the command refuses the others."""

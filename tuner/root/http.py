@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
 import socket
 import traceback
@@ -29,17 +30,24 @@ class HttpServer(uvicorn.Server):
         yield
 
 
-def listen(host: str, port: int, setting: str) -> socket.socket:
+def listen(host: str, port: int, group: str) -> socket.socket:
+    """Listen where the settings ``host`` and ``port`` of `group` say. StartError names the one at fault."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
         listener.listen(1024)
-    except (OSError, TypeError) as error:  # TypeError: what the address has for a name can be none
+    except (OSError, TypeError, UnicodeError) as error:  # no OSError: what the address has for a name can be none
         listener.close()
+        if isinstance(error, OSError) and error.errno in (errno.EADDRINUSE, errno.EACCES, errno.EPERM):
+            raise StartError(
+                f"{group}.port: cannot listen on {host}:{port} ({error.strerror}); choose another."
+            ) from error
         reason = error.strerror if isinstance(error, OSError) else "not a host name"
-        raise StartError(f"{setting}: cannot listen on {host}:{port} ({reason}); choose another.") from error
+        raise StartError(
+            f"{group}.host is {host!r}, where nothing can listen ({reason}); give an address of this machine."
+        ) from error
     return listener
 
 

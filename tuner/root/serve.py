@@ -45,8 +45,8 @@ async def running_service(settings: Settings, console: Console, switchback: bool
         StartError, EngineStartError, StoreError, ModelError: one sentence each; nothing is left running.
     """
     with contextlib.ExitStack() as sockets:
-        data_socket = sockets.enter_context(listen(settings.server.host, settings.server.port, "server.port"))
-        admin_socket = sockets.enter_context(listen(settings.admin.host, settings.admin.port, "admin.port"))
+        data_socket = sockets.enter_context(listen(settings.server.host, settings.server.port, "server"))
+        admin_socket = sockets.enter_context(listen(settings.admin.host, settings.admin.port, "admin"))
         store = Store(settings.database.url)
         with contextlib.suppress(StoreUnavailableError):  # serving starts without it, and `_load_state` says so
             store.check()
