@@ -1,7 +1,9 @@
 """``paceline bench`` on the tiny model, and what it refuses before anything starts."""
 
+import inspect
 import json
 import math
+import re
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
@@ -17,9 +19,9 @@ from tests.engine.tiny_model import make_tiny_model
 from tests.system.live_service import tiny_settings
 from tuner.bench.arms import parse_arms
 from tuner.bench.matrix import Ratio, ratio_row
-from tuner.bench.options import BenchOptions
+from tuner.bench.options import READS, SCENARIOS, BenchOptions
 from tuner.bench.report import Bar, Report
-from tuner.bench.runner import run_bench
+from tuner.bench.runner import RUNNERS, run_bench
 from tuner.cli import app
 from tuner.load import LoadError
 from tuner.settings import SettingsError
@@ -162,7 +164,22 @@ def bench(*arguments: str) -> Result:
         (("--arms", ","), "--arms is empty; give at least one, or leave the option out."),
         (("--concurrency", ","), "--concurrency is empty; give at least one, or leave the option out."),
         (("--routes", ","), "--routes is empty; give at least one, or leave the option out."),
-        (("--languages", ","), "--languages is empty; give at least one, or leave the option out."),
+        (
+            ("--scenario", "drafters", "--languages", ","),
+            "--languages is empty; give at least one, or leave the option out.",
+        ),
+        (
+            ("--scenario", "drafters", "--languages", "en,xx"),
+            "--languages has 'xx'; the workload has code, de, en, es, fr, it, nl, pt, or give all.",
+        ),
+        (
+            ("--scenario", "drafters", "--routes", "code-edit", "--languages", "pt"),
+            "--languages is pt; the routes have prompts in none of them.",
+        ),
+        (
+            ("--scenario", "drafters", "--drafters", "ngram,nope"),
+            "--drafters names 'nope'; loaded are ngram: add it to engine.drafters, or leave it out.",
+        ),
         (
             ("--scenario", "speed"),
             "--scenario is 'speed'; choose from matrix, floor, drafters, transformers, cold, cancel, preempt, "
@@ -193,6 +210,36 @@ def test_wrong_usage_names_the_option(folder: Path, arguments: tuple[str, str]) 
     assert result.exit_code == 2
     assert arguments[0] in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("scenario", "option", "reads"),
+    [
+        ("floor", ("--arms", "plain"), "--repeats"),
+        ("floor", ("--routes", "chat"), "--repeats"),
+        ("matrix", ("--languages", "en"), "--routes, --concurrency, --arms, --tokens, --repeats"),
+        ("cancel", ("--repeats", "3"), "--routes, --requests, --arms, --tokens"),
+    ],
+)
+def test_an_option_that_a_scenario_does_not_read_is_refused_also_at_its_default(
+    folder: Path, scenario: str, option: tuple[str, str], reads: str
+) -> None:
+    result = bench("--scenario", scenario, *option)
+    assert result.exit_code == 2
+    told = " ".join(result.stderr.split())
+    assert f"Invalid value for {option[0]}: the scenario {scenario} does not read it, but {reads}." in told
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_the_options_that_a_scenario_is_said_to_read_are_those_that_it_reads(scenario: str) -> None:
+    run = RUNNERS[scenario]
+    room = inspect.getmodule(run)
+    source = inspect.getsource(run)
+    for name, function in vars(room).items():
+        if inspect.isfunction(function) and function.__module__ == run.__module__ and f"{name}(" in source:
+            source += inspect.getsource(function) if function is not run else ""
+    read = set(re.findall(r"\boptions\.(\w+)", source)) - {"json_path", "command"}
+    assert read == set(READS[scenario])
 
 
 def test_a_configured_route_that_the_workload_lacks_is_one_sentence(
