@@ -176,7 +176,7 @@ class _Server:
         headers = decision_headers(prepared.decision, prepared.debug)
         deltas = merge([self._runner.run(job) for job in prepared.jobs])
         if fields.stream:
-            return EventStream(_events(deltas, prepared, shape, fields.include_usage), headers)
+            return EventStream(_events(deltas, prepared, shape, fields), headers)
         choices = await unless_disconnected(_whole(deltas, prepared), request.receive)
         if choices is None:
             # The client has left: nobody reads this answer, but the interface asks for one.
@@ -188,7 +188,7 @@ class _Server:
 
 
 async def _events(
-    deltas: AsyncGenerator[tuple[int, Delta], None], prepared: Prepared, shape: AnswerShape, include_usage: bool
+    deltas: AsyncGenerator[tuple[int, Delta], None], prepared: Prepared, shape: AnswerShape, fields: SamplingFields
 ) -> AsyncGenerator[bytes, None]:
     called: dict[int, int] = {}
     tokens = cached = 0
@@ -200,8 +200,11 @@ async def _events(
                 continue  # its text is held back
             chunk = shape.chunk(index, delta, first=index not in called, called=called.get(index, 0))
             called[index] = called.get(index, 0) + len(delta.calls)
-            yield event({**chunk, "usage": None} if include_usage else chunk)
-    if include_usage:
+            if fields.include_usage:
+                so_far = Usage(prepared.prompt_tokens, tokens, cached).body() if fields.continuous_usage else None
+                chunk["usage"] = so_far
+            yield event(chunk)
+    if fields.include_usage:
         yield event(shape.usage_chunk(Usage(prepared.prompt_tokens, tokens, cached)))
     yield b"data: [DONE]\n\n"
 

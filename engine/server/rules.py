@@ -312,5 +312,5 @@ PART_RULES: Mapping[str, Rule] = {
 STREAM_OPTION_RULES: Mapping[str, Rule] = {
     "include_usage": BOOLEAN,
     "include_obfuscation": only(False),
-    "continuous_usage_stats": only(False),
+    "continuous_usage_stats": BOOLEAN,
 }

@@ -47,6 +47,8 @@ class SamplingFields:
     """The field that gave `max_tokens`; None: it is a default, of which the context may hold less."""
     stream: bool
     include_usage: bool
+    continuous_usage: bool
+    """Whether every chunk tells the usage so far, and not only the last one; only with `include_usage`."""
     request_id: str | None
     """What the answer's id ends with; None: random."""
     controls: OutputControls
@@ -216,6 +218,9 @@ def _sampling_fields(
     if options is not None and not stream:
         raise invalid("stream_options", options, "it only together with stream: true")
     options = checked(options or {}, STREAM_OPTION_RULES, prefix="stream_options.")
+    include_usage, continuous = options.get("include_usage", False), options.get("continuous_usage_stats", False)
+    if continuous and not include_usage:
+        raise invalid("stream_options.continuous_usage_stats", True, "it only together with include_usage: true")
     stop, choices = given.get("stop", []), given.get("n", 1)
     if given.get("best_of", choices) != choices:
         raise unsupported("best_of", given["best_of"], f"leave it out or give {choices}, the value of n")
@@ -234,7 +239,8 @@ def _sampling_fields(
         max_tokens=max_tokens,
         limited_by=limited_by,
         stream=stream,
-        include_usage=options.get("include_usage", False),
+        include_usage=include_usage,
+        continuous_usage=continuous,
         request_id=given.get("request_id"),
         controls=output_controls(given, vocabulary, top_logprobs, max_tokens),
     )

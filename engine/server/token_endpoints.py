@@ -10,12 +10,17 @@ from engine.server.schema import check_model, parse_messages
 from engine.server.tokenizer import Tokenizer
 from engine.server.tools import parse_tools
 
+MAX_TOKENS = 131_072
+"""Of one text: a body holds millions of token ids, and each may be a hundred bytes of it."""
+
 _SHARED: Mapping[str, Rule] = {"model": TEXT, "return_token_strs": only(False)}
 _CHAT_RULES: Mapping[str, Rule] = {**_SHARED, **RENDERING_RULES}
 _TEXT_RULES: Mapping[str, Rule] = {**_SHARED, "prompt": TEXT, "add_special_tokens": BOOLEAN}
 _DETOKENIZE_RULES: Mapping[str, Rule] = {
     "model": TEXT,
-    "tokens": Rule(lambda value: isinstance(value, list), "a list of token ids"),
+    "tokens": Rule(
+        lambda value: isinstance(value, list) and len(value) <= MAX_TOKENS, f"a list of at most {MAX_TOKENS} token ids"
+    ),
 }
 
 

@@ -13,6 +13,7 @@ import pytest
 from engine.process import EngineGoneError, SequenceFailedError
 from engine.server.errors import ApiError
 from engine.server.schema import parse_chat, parse_completion
+from engine.server.token_endpoints import MAX_TOKENS
 from engine.server.tokenizer import load_tokenizer
 from engine.server.tools import Message, Tools
 from tests.engine.server.double import CONTEXT_LIMIT, EOS, MODEL, VOCABULARY, ByteTokenizer, ScriptedEngine, says
@@ -182,6 +183,18 @@ def test_another_value_is_a_400_in_one_sentence(field: str, value: object) -> No
     assert engine.submitted == []
 
 
+def test_every_chunk_tells_the_usage_so_far_where_that_is_asked_for() -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    engine = ScriptedEngine(says("ab", "c"), reused=lambda _: 1)
+    *chunks, last = send(engine, COMPLETIONS, completion_body("Hello", stream=True, stream_options=options)).events
+    assert [chunk["usage"]["completion_tokens"] for chunk in chunks] == [2, 3, 4]
+    assert {chunk["usage"]["prompt_tokens"] for chunk in chunks} == {5}
+    assert chunks[-1]["usage"] == last["usage"]
+    alone = completion_body(stream=True, stream_options={"continuous_usage_stats": True})
+    refused = send(ScriptedEngine(says("unused")), COMPLETIONS, alone)
+    assert (refused.status, refused.error["param"]) == (400, "stream_options.continuous_usage_stats")
+
+
 def test_a_completion_without_special_tokens_is_refused() -> None:
     reply = send(ScriptedEngine(says("unused")), COMPLETIONS, completion_body(add_special_tokens=False))
     assert (reply.status, reply.error["param"]) == (400, "add_special_tokens")
@@ -251,6 +264,7 @@ def test_detokenize_gives_the_text_of_tokens_special_ones_by_their_name() -> Non
         ("/tokenize", {"messages": [{"role": "user"}]}, 400, "messages[0].content"),
         ("/detokenize", {}, 400, "tokens"),
         ("/detokenize", {"tokens": "a"}, 400, "tokens"),
+        ("/detokenize", {"tokens": [0] * (MAX_TOKENS + 1)}, 400, "tokens"),
         ("/detokenize", {"tokens": [0, VOCABULARY]}, 400, "tokens[1]"),
         ("/detokenize", {"tokens": [True]}, 400, "tokens[0]"),
         ("/detokenize", {"tokens": [], "model": "other"}, 404, "model"),
