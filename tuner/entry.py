@@ -4,6 +4,7 @@ import sys
 
 INTERRUPTED = 130
 """The exit code that shells give a command which SIGINT ended."""
+STOPPED = "Stopped."
 
 
 def main() -> None:
@@ -13,5 +14,5 @@ def main() -> None:
 
         run()
     except KeyboardInterrupt:
-        sys.stderr.write("Stopped.\n")
+        sys.stderr.write(f"{STOPPED}\n")
         sys.exit(INTERRUPTED)

@@ -1,6 +1,6 @@
 """How a command ends when it cannot do what was asked: one sentence on stderr, and an exit code.
 
-0 is fine, 1 an error, 2 wrong usage or configuration, 3 a negative verdict.
+0 is fine, 1 an error, 2 wrong usage or configuration, 3 a negative verdict, 130 an interrupt.
 """
 
 from typing import Any
@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from policies.store import StoreError, StoreUrlError
+from tuner.entry import INTERRUPTED, STOPPED
 from tuner.load import LoadError
 from tuner.settings import SettingsError
 from tuner.workload import WorkloadError
@@ -38,6 +39,9 @@ class SentenceGroup(TyperGroup):
             _fail(error, error.exit_code)
         except (StoreError, LoadError) as error:
             _fail(error, ERROR)
+        except KeyboardInterrupt as error:
+            typer.echo(STOPPED, err=True)
+            raise typer.Exit(INTERRUPTED) from error
 
 
 def _fail(error: Exception, exit_code: int) -> None:
