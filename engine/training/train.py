@@ -1,9 +1,11 @@
 """`train_drafter`: text from the target, distillation from it, the acceptance curve, and the drafter's folder."""
 
+import fcntl
 import hashlib
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -112,8 +114,27 @@ def train_drafter(options: TrainingOptions, progress: Callable[[TrainingProgress
 
     Raises:
         ModelError: the target cannot be read or served, or has no chat template.
-        ValueError: there is no text to train on.
+        ValueError: there is no text to train on, or another training works in the same folder.
     """
+    with _alone(options.work_folder):
+        return _train(options, progress)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the lock of a work folder: two that write the same shards would mix them. The system frees it with us."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "train.lock").open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ValueError(
+                f"another training works in {folder}: wait until it has ended, or give --work another folder"
+            ) from error
+        yield
+
+
+def _train(options: TrainingOptions, progress: Callable[[TrainingProgress], None]) -> TrainedDrafter:
     torch.set_num_threads(options.threads)
     target = read_config(options.target_path)
     chat = load_chat_format(options.target_path)

@@ -1,5 +1,6 @@
 """What `paceline draft train` shows and says, around a trainer that is scripted."""
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,15 +26,17 @@ def test_a_file_gets_a_line_for_each_phase_and_one_every_twenty_seconds() -> Non
     now = 0.0
     view = TrainingLines(lines.append, lambda: now)
     view.show(TrainingStep("load the model", 0, 0, 0.0, None))
-    for done in range(0, 5_001, 100):
+    for done in range(5_000, 9_001, 50):
         view.show(TrainingStep("generate", done, 10_000, 480.0, None))
         now += LINE_SECONDS / 20
     view.show(TrainingStep("train", 3, 9, 900.0, 0.41))
     assert lines == [
         "load the model",
-        "generate 0 of 10,000, 480 tokens/s",
-        "generate 2,000 of 10,000, about 1m 20s left, 480 tokens/s",
-        "generate 4,000 of 10,000, about 1m left, 480 tokens/s",
+        "generate 5,000 of 10,000, 480 tokens/s",
+        "generate 6,000 of 10,000, 480 tokens/s",
+        "generate 7,000 of 10,000, 480 tokens/s",
+        "generate 8,000 of 10,000, about 40s left, 480 tokens/s",
+        "generate 9,000 of 10,000, about 20s left, 480 tokens/s",
         "train 3 of 9, 900 tokens/s, S_1 0.41",
     ]
 
@@ -69,14 +72,19 @@ def test_the_end_says_where_the_drafter_lies_what_it_keeps_and_what_comes_next(
     assert elsewhere.stdout.splitlines()[-1] == f"Next: paceline draft add {tmp_path / 'mine'} --model {model}"
 
 
-def test_an_interruption_says_where_what_is_done_lies(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_and_the_last_line_says_where_what_is_done_lies(
+    number: signal.Signals, exit_code: int, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
     def interrupted(
         settings: Settings, asked: TrainingRequest, progress: Callable[[TrainingStep], None]
     ) -> TrainingResult:
-        raise KeyboardInterrupt
+        signal.raise_signal(number)
+        raise AssertionError("the signal did not end it")
 
     result = train(model, monkeypatch, interrupted, "--work", str(tmp_path / "work"))
-    assert result.exit_code == 1
+    assert result.exit_code == exit_code
+    assert signal.getsignal(signal.SIGTERM) is before
     assert result.stderr == f"Stopped. What is done is in {tmp_path / 'work'}: the same command goes on.\n"

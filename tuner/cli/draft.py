@@ -1,11 +1,13 @@
 """``paceline draft``: the drafters that there are, and those that are added, tested, removed or trained."""
 
 import shlex
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from types import FrameType
+from typing import Annotated, Never
 
 import typer
 from rich.table import Table
@@ -15,9 +17,10 @@ from tuner.cli.failures import USAGE, CommandError
 from tuner.cli.output import Format, Output, make_console, print_data, print_table
 from tuner.cli.service import Config, Model, given, listed, positive, run_console, starting
 from tuner.cli.training_view import training_view
-from tuner.settings import drafter_name
+from tuner.settings import AUTO, drafter_name
 from tuner.settings_loader import load_settings
 from tuner.training_request import TrainingRequest
+from tuner.wording import program
 from tuner.workload import load_workload
 
 
@@ -28,6 +31,8 @@ class Kind(StrEnum):
 
 Name = Annotated[str, typer.Argument(help="A drafter that `paceline draft list` names.", show_default=False)]
 NEGATIVE_VERDICT = 3
+SIGNALLED = 128
+"""The exit code after a signal is this and the signal's number."""
 
 
 def list_drafters(config: Config = None, model: Model = None, output: Output = Format.TABLE) -> None:
@@ -60,8 +65,17 @@ def add(
     with _drafting():
         from tuner import root
 
-        place = root.add_drafter(load_settings(config, given({"model": {"path": model}})).settings, path, name)
-    typer.echo(f"Added {place.name}: name it in engine.drafters, or test it with `paceline draft test {place.name}`.")
+        settings = load_settings(config, given({"model": {"path": model}})).settings
+        place = root.add_drafter(settings, path, name)
+    how = (
+        "the next start loads it with the others that fit"
+        if settings.engine.drafters == (AUTO,)
+        else "name it in engine.drafters for the next start"
+    )
+    typer.echo(
+        f"Added {place.name}: {how}; `paceline draft load {place.name} --reason TEXT` takes it into a server that "
+        f"runs, and `paceline draft test {place.name}` measures it."
+    )
 
 
 def remove(name: Name) -> None:
@@ -168,17 +182,36 @@ def train(
             soft_wrap=True,
         )
         try:
-            with training_view(console) as show:
+            with _terminable(), training_view(console) as show:
                 made = root.train_drafter(settings, asked, show)
         except KeyboardInterrupt as error:
-            raise CommandError(f"Stopped. What is done is in {place.folder}: the same command goes on.") from error
+            number = signal.SIGTERM if isinstance(error, _Terminated) else signal.SIGINT
+            raise CommandError(
+                f"Stopped. What is done is in {place.folder}: the same command goes on.", SIGNALLED + number
+            ) from error
     curve = ", ".join(f"{share:.2f}" for share in made.held_out) or "not measured, since no text was held out"
     console.print(f"Trained {name}, which lies in {made.folder}.", soft_wrap=True)
     console.print(f"S_1..S_8 on held-out text: {curve}")
     of_model = f" --model {shlex.quote(model)}" if model else ""
     of_config = f" --config {shlex.quote(str(config))}" if config else ""
-    follow = f"paceline draft add {shlex.quote(str(made.folder))}" if output_folder else f"paceline draft test {name}"
-    console.print(f"Next: {follow}{of_model}{of_config}", soft_wrap=True)
+    follow = f"draft add {shlex.quote(str(made.folder))}" if output_folder else f"draft test {name}"
+    console.print(f"Next: {program()} {follow}{of_model}{of_config}", soft_wrap=True)
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a training as control-C does."""
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    def end(number: int, frame: FrameType | None) -> Never:
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -44,6 +44,21 @@ def options(tiny_model: Path, tmp_path: Path) -> TrainingOptions:
     )
 
 
+def test_two_trainings_do_not_work_in_one_folder(options: TrainingOptions) -> None:
+    refused: list[str] = []
+
+    def try_another(step: TrainingProgress) -> None:
+        with pytest.raises(ValueError, match=r"^another training works in .*/work: wait until it has ended, or give"):
+            train_drafter(options, lambda step: None)
+        refused.append(step.phase)
+        raise KeyboardInterrupt
+
+    for _ in range(2):  # the second time, the lock that the first left is free again
+        with pytest.raises(KeyboardInterrupt):
+            train_drafter(options, try_another)
+    assert len(refused) == 2
+
+
 @pytest.mark.parametrize("kind", list(DrafterKind))
 def test_a_drafter_is_made_that_fits_its_target(
     kind: DrafterKind, options: TrainingOptions, tiny_model: Path, native: NativeThreads
