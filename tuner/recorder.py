@@ -80,6 +80,8 @@ class Recorder:
         self._window_started_at = clock()
         self._store_up = False
         self._failures = 0
+        self._cause = ""
+        """What the last of them said."""
         self._tickets = 1  # the first round opens the database
         self._served = 0
         self._closing = False
@@ -206,6 +208,9 @@ class Recorder:
         self._thread.join(deadline_seconds)
         with self._condition:
             left = self._queue.drop_all()
+        if left:
+            told = ", ".join(f"{kind} {count}" for kind, count in sorted(left.items()))
+            log.warning("the store was not written to the end, and these rows are lost: %s", told)
         return not left and self._store_up and not self._thread.is_alive()
 
     def _audit(
@@ -302,7 +307,11 @@ class Recorder:
     def _put_back(self, rows: list[Row], error: Exception) -> None:
         with self._condition:
             self._queue.put_back(rows)
+            cause = str(error)
             if not self._failures:
-                log.warning("serving goes on without the store, rows wait in memory: %s", error)
+                log.warning("serving goes on without the store, rows wait in memory: %s", cause)
+            elif cause != self._cause:
+                log.warning("the store is still not written, now for another reason: %s", cause)
             self._failures += 1
+            self._cause = cause
             self._store_up = False

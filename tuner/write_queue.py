@@ -1,6 +1,6 @@
 """The rows that wait for the store: bounded, and what people did outlives what was measured."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 
 from policies.records import Posterior, RequestWindow, Row, SampledDecision, TelemetryWindow
@@ -53,13 +53,10 @@ class WriteQueue:
                 self._part(row).appendleft(row)
         self._trim()
 
-    def drop_all(self) -> int:
-        """Drop everything, count it, and say how much it was."""
-        left = len(self)
-        self.dropped += left
-        self._kept.clear()
-        self._telemetry.clear()
-        return left
+    def drop_all(self) -> Counter[str]:
+        """Drop everything, count it, and say how many rows of each kind it was, the posterior among them."""
+        self.dropped += len(self)
+        return Counter(type(row).__name__ for row in self.take(len(self)))
 
     def _part(self, row: Row) -> deque[Row]:
         return self._telemetry if isinstance(row, TelemetryWindow | RequestWindow | SampledDecision) else self._kept

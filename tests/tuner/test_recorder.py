@@ -249,7 +249,7 @@ def test_what_the_store_held_at_the_start_is_part_of_the_current_state(store: St
     assert state.kill_switches == (samples.kill_switch("chat"),)
 
 
-def test_a_folder_in_place_of_the_file_is_survived_and_warned_of_once(
+def test_a_folder_in_place_of_the_file_is_survived_and_no_cause_is_told_twice(
     recorder: Recorder, store: Store, database: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     database.unlink()
@@ -258,10 +258,38 @@ def test_a_folder_in_place_of_the_file_is_survived_and_warned_of_once(
         for _ in range(3):
             recorder.record_audit(samples.audit_entry())
             assert not recorder.flush(DEADLINE_SECONDS)
-        assert len(caplog.records) == 1
+        told = [record.getMessage() for record in caplog.records]
+        # Writing there and looking there fail with different words.
+        assert 1 <= len(told) == len(set(told)) <= 2
     database.rmdir()
     assert recorder.flush(DEADLINE_SECONDS)
     assert len(store.audit(10)) == 3
+
+
+def test_another_cause_is_told_and_the_same_one_only_once(
+    recorder: Recorder, store: Store, database: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def told() -> list[str]:
+        """What flushing twice adds to the log."""
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            for _ in range(2):
+                assert not recorder.flush(DEADLINE_SECONDS)
+        return [record.getMessage() for record in caplog.records]
+
+    recorder.record_audit(samples.audit_entry())
+    holder = sqlite3.connect(database, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    (locked,) = told()
+    assert locked.startswith("serving goes on without the store, rows wait in memory: ")
+    assert "database is locked" in locked
+    holder.execute("ROLLBACK")
+    holder.close()
+    for file in database.parent.glob("paceline.db*"):
+        file.write_bytes(b"no database at all" * 100)
+    (damaged,) = told()
+    assert damaged.startswith("the store is still not written, now for another reason: ")
+    assert "file is not a database" in damaged
 
 
 def test_the_writer_retries_by_itself_when_the_pause_is_over(database: Path, clock: FakeClock) -> None:
@@ -326,11 +354,21 @@ def test_close_writes_the_open_window_and_says_so(store: Store, clock: FakeClock
     assert [type(window) for window in store.request_windows(0.0)] == [RequestWindow]
 
 
-def test_close_without_a_database_ends_and_counts_what_is_lost(store: Store, database: Path, clock: FakeClock) -> None:
+def test_close_without_a_database_ends_and_tells_what_is_lost(
+    store: Store, database: Path, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
     database.mkdir()
     recorder = Recorder(store, OPTIONS, clock)
     recorder.start()
     recorder.record_audit(samples.audit_entry())
-    assert not recorder.close(DEADLINE_SECONDS)
-    assert recorder.dropped == 1
+    recorder.fold_request(samples.request_stats(1))
+    recorder.record_pin(samples.pin())
+    recorder.save_posterior({"a": 1})
+    with caplog.at_level(logging.WARNING):
+        assert not recorder.close(DEADLINE_SECONDS)
+    assert recorder.dropped == 4
+    assert caplog.records[-1].getMessage() == (
+        "the store was not written to the end, and these rows are lost: AuditEntry 2, Pin 1, Posterior 1, "
+        "RequestWindow 1"
+    )
     assert recorder.find_decision("any") is None
