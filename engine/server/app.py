@@ -10,18 +10,18 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic_core import from_json
 from starlette.requests import ClientDisconnect
 
 from engine.server import errors
 from engine.server.answers import AnswerShape, Choice, Delta, Usage
 from engine.server.context import LanguageDetector
 from engine.server.cutoff import CutOffMiddleware
-from engine.server.errors import ApiError
+from engine.server.errors import ApiError, repeated
 from engine.server.headers import RequestIdMiddleware, decision_headers, looped_header
 from engine.server.logprobs import TokenNames
 from engine.server.options import ServerOptions as ServerOptions
 from engine.server.preparation import Asked, Preparation, Prepared
+from engine.server.reading import ReadLimits, RepeatedKeyError, parse_json
 from engine.server.resolve import Resolver
 from engine.server.schema import ChatRequest, CompletionRequest, SamplingFields, parse_chat, parse_completion
 from engine.server.sequence import EngineHandle, SequenceRunner
@@ -31,7 +31,8 @@ from engine.server.tokenizer import Tokenizer
 from engine.server.tools import Tools
 from policies.protocols import DecisionSource, TelemetrySink
 
-MAX_BODY_BYTES = 4 << 20
+_LONG_BODY_BYTES = 64 << 10
+"""Longer bodies are parsed in a thread, so that no stream waits for them."""
 _LONG_PROMPT_CHARACTERS = 8_000
 """Longer prompts are tokenised in a thread, so that no stream waits for them."""
 _TURN_CHARACTERS = 32
@@ -53,12 +54,13 @@ def create_app(
     app.add_api_route("/v1/completions", server.completions, methods=["POST"])
     app.add_api_route("/v1/models", server.models, methods=["GET"])
     app.add_api_route("/v1/models/{model:path}", server.model, methods=["GET"])
-    app.add_api_route("/health", server.health, methods=["GET"])
-    app.add_api_route("/ping", server.health, methods=["GET"])
+    app.add_api_route("/health", server.health, methods=["GET", "HEAD"])
+    app.add_api_route("/ping", server.health, methods=["GET", "HEAD"])
     app.add_api_route("/ping", server.health, methods=["POST"])
     app.add_api_route("/version", server.version, methods=["GET"])
     app.add_api_route("/tokenize", server.tokenize, methods=["POST"])
     app.add_api_route("/detokenize", server.detokenize, methods=["POST"])
+    app.add_middleware(ReadLimits)
     app.add_middleware(CutOffMiddleware)
     app.add_middleware(RequestIdMiddleware)
     errors.install(app, options.admin_url)
@@ -226,18 +228,13 @@ async def _whole(deltas: AsyncGenerator[tuple[int, Delta], None], prepared: Prep
 
 async def _json(request: Request) -> object:
     """The body of a request as JSON. Raises `ApiError`."""
-    body = bytearray()
     try:
-        async for part in request.stream():
-            body += part
-            if len(body) > MAX_BODY_BYTES:
-                raise ApiError(
-                    f"The body is larger than {MAX_BODY_BYTES} bytes; send less.", status=413, code="body_too_large"
-                )
+        body = await request.body()
     except ClientDisconnect as error:
         raise ApiError("The client left before its request was complete; send it again.") from error
     try:
-        parsed: object = from_json(bytes(body), allow_inf_nan=False)
+        return await asyncio.to_thread(parse_json, body) if len(body) > _LONG_BODY_BYTES else parse_json(body)
+    except RepeatedKeyError as error:
+        raise repeated("The body", error) from error
     except ValueError as error:
         raise ApiError(f"The body is not JSON ({error}); send one JSON object.", code="invalid_json") from error
-    return parsed

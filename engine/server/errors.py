@@ -9,8 +9,13 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
+from engine.server.reading import RepeatedKeyError
+
 _log = logging.getLogger(__name__)
 _SHOWN_LENGTH = 60
+_PARAM_LENGTH = 512
+_OF_READING = {413: "body_too_large", 408: "body_timeout"}
+"""Codes of the failures of `engine.server.reading`, whose details are sentences."""
 _ADMIN_PATHS = ("/metrics", "/livez", "/readyz", "/api/")
 
 
@@ -35,7 +40,8 @@ class ApiError(Exception):
 
     def body(self) -> dict[str, dict[str, str | None]]:
         """The JSON that a client gets, as a response or inside a stream that has already begun."""
-        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+        param = None if self.param is None else self.param[:_PARAM_LENGTH]
+        return {"error": {"message": self.message, "type": self.kind, "param": param, "code": self.code}}
 
     def response(self) -> JSONResponse:
         return JSONResponse(self.body(), status_code=self.status)
@@ -59,6 +65,11 @@ def missing(field: str, remedy: str) -> ApiError:
     return ApiError(f"{field} is missing; give {remedy}.", param=field, code="missing_required_parameter")
 
 
+def repeated(field: str, error: RepeatedKeyError) -> ApiError:
+    """A 400 for JSON in `field` that says one thing twice, of which readers take one or the other."""
+    return ApiError(f"{field} names {shown(error.key)} twice in one object; give it once.", code="repeated_key")
+
+
 def unavailable(message: str) -> ApiError:
     return ApiError(message, status=503, code="unavailable", kind="server_error")
 
@@ -69,6 +80,10 @@ def shown(value: object) -> str:
         text = json.dumps(value, ensure_ascii=False)
     except ValueError:  # an integer with more digits than Python is willing to print
         text = "a number too long to show"
+    return clipped(text)
+
+
+def clipped(text: str) -> str:
     return text if len(text) <= _SHOWN_LENGTH else text[: _SHOWN_LENGTH - 1] + "…"
 
 
@@ -88,15 +103,18 @@ def install(app: FastAPI, admin_url: str | None) -> None:
 
     async def http_error(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        where = f"{request.method} {request.url.path}"
+        method, path = clipped(request.method), clipped(request.url.path)
+        where = f"{method} {path}"
         if error.status_code == 404 and admin_url is not None and request.url.path.startswith(_ADMIN_PATHS):
-            message, code = f"{request.url.path} is on the admin port: {admin_url}{request.url.path}.", "not_found"
+            message, code = f"{path} is on the admin port: {admin_url}{path}.", "not_found"
         elif error.status_code == 404:
             known = "/v1/chat/completions, /v1/completions, /v1/models, /tokenize, /detokenize, /health, /version"
             message, code = f"There is no {where}; see {known}.", "not_found"
         elif error.status_code == 405:
             allowed = (error.headers or {}).get("Allow", "another method")
             message, code = f"{where} is not allowed; use {allowed}.", "method_not_allowed"
+        elif error.status_code in _OF_READING:
+            message, code = f"{error.detail}.", _OF_READING[error.status_code]
         else:
             message, code = f"{where} failed: {HTTPStatus(error.status_code).phrase}.", None
         response = ApiError(message, status=error.status_code, code=code).response()

@@ -9,7 +9,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.server.context import LANGUAGES
-from engine.server.errors import ApiError, invalid
+from engine.server.errors import ApiError, clipped, invalid
 from policies.types import OTHER_ROUTE, Decision
 
 ROUTE, LANGUAGE, MODE, DEBUG = "x-paceline-route", "x-paceline-language", "x-paceline-mode", "x-paceline-debug"
@@ -37,7 +37,7 @@ def read_steering(headers: Headers, routes: Collection[str], trusted: bool) -> S
     for name in headers:
         if name.startswith(_PREFIX) and name not in (ROUTE, LANGUAGE, MODE, DEBUG):
             raise ApiError(
-                f"There is no header {name}; use {ROUTE}, {LANGUAGE}, {MODE} or {DEBUG}.",
+                f"There is no header {clipped(name)}; use {ROUTE}, {LANGUAGE}, {MODE} or {DEBUG}.",
                 param=name,
                 code="unknown_header",
             )

@@ -145,7 +145,8 @@ _SHARED: Mapping[str, Rule] = {
         f"a list of at most {MAX_STOP_TOKENS} token ids",
     ),
     "bad_words": Rule(
-        _is_words, f"a list of at most {MAX_BAD_WORDS} strings of 1 to {MAX_BAD_WORD_CHARACTERS} characters"
+        _is_words,
+        f"a list of at most {MAX_BAD_WORDS} strings of 1 to {MAX_BAD_WORD_CHARACTERS} characters and not just blanks",
     ),
     "allowed_token_ids": Rule(
         lambda value: isinstance(value, list) and 0 < len(value) <= MAX_ALLOWED_TOKENS,

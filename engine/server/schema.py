@@ -1,5 +1,6 @@
 """The OpenAI request bodies as checked values. Everything that is wrong with one is an `ApiError` that says so."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from engine.server.tools import Message, Tools, parse_calls, parse_tools
 
 _LEAST_TEMPERATURE = 1e-9
 """Below it no two float32 logits that differ leave any chance to the lower one: that is greedy."""
+_TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,8}")
 _LEAST_TOP_P = 1e-9
 """Of any mass the most likely token alone; OpenAI's range begins with 0, which is no mass at all."""
 
@@ -194,12 +196,12 @@ def _logit_bias(given: Mapping[str, Any], vocabulary: int) -> tuple[tuple[int, f
     entries: list[tuple[int, float]] = []
     bias = number(-100, 100)
     for key, value in given.items():
-        if not (key.isascii() and key.isdecimal() and len(key) < 10 and int(key) < vocabulary):
-            raise invalid("logit_bias", key, f"keys that are token ids from 0 to {vocabulary - 1}")
+        if not (_TOKEN_ID.fullmatch(key) and int(key) < vocabulary):
+            raise invalid("logit_bias", key, f"keys that are token ids from 0 to {vocabulary - 1}, as JSON writes them")
         if not bias.accepts(value):
             raise invalid(f"logit_bias[{key}]", value, bias.remedy)
         entries.append((int(key), float(value)))
-    return tuple(sorted(dict(entries).items()))
+    return tuple(sorted(entries))
 
 
 def _temperature(given: float) -> float:

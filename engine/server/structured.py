@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from pydantic_core import from_json
-
 from engine.grammar import (
     GrammarError,
     choice_grammar,
@@ -15,8 +13,9 @@ from engine.grammar import (
     json_schema_grammar,
     regex_grammar,
 )
-from engine.server.errors import ApiError, invalid
+from engine.server.errors import ApiError, invalid, repeated
 from engine.server.fields import checked
+from engine.server.reading import RepeatedKeyError, parse_json
 from engine.server.rules import JSON_SCHEMA_RULES, RESPONSE_FORMAT_RULES, STRUCTURED_RULES
 
 
@@ -122,7 +121,9 @@ def _schema(value: object, field: str) -> object:
     if not isinstance(value, str):
         return value
     try:
-        schema = from_json(value, allow_inf_nan=False)
+        schema = parse_json(value)
+    except RepeatedKeyError as error:
+        raise repeated(field, error) from error
     except ValueError as error:
         raise invalid(field, value, "a JSON schema") from error
     if not isinstance(schema, dict | bool):

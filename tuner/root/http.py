@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Iterator
 import uvicorn
 from fastapi import FastAPI
 
+from tuner.root.connections import ImpatientProtocol
+
 KEEP_ALIVE_SECONDS = 75
 """Of an idle connection. Clients let go of theirs sooner (httpx after 5 s, most proxies after 60 s): who closes first
 must not be the server, or a request now and then meets a closed connection."""
@@ -75,6 +77,7 @@ async def serving(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
     """Serve `app` on `listener` while the context is open; requests in progress get a few seconds to end."""
     config = uvicorn.Config(
         app,
+        http=ImpatientProtocol,
         log_level="warning",
         access_log=False,
         lifespan="off",

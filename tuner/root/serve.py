@@ -13,6 +13,7 @@ from rich.console import Console
 from engine.model_config import ModelError
 from engine.process import EngineClient, EngineGoneError, EngineStartError
 from engine.server.app import create_app
+from engine.server.reading import ReadLimits
 from engine.server.tokenizer import load_tokenizer
 from policies.database_url import without_password
 from policies.records import StoredState
@@ -79,6 +80,7 @@ async def running_service(settings: Settings, console: Console, switchback: bool
             admin_app = create_admin_app(
                 controller, recorder, service.render_metrics, lambda: client.alive, settings, control=service
             )
+            admin_app.add_middleware(ReadLimits)
             service.start_learning()
             try:
                 async with serving(data_app, data_socket), serving(admin_app, admin_socket):

@@ -10,7 +10,7 @@ from openai.types import completion_create_params
 from openai.types.chat import completion_create_params as chat_create_params
 
 from engine.process import EngineGoneError, SequenceFailedError
-from engine.server.app import MAX_BODY_BYTES
+from engine.server.reading import MAX_BODY_BYTES
 from engine.server.rules import CHAT_RULES, COMPLETION_RULES
 from engine.server.schema import parse_chat, parse_completion
 from tests.engine.server.double import CONTEXT_LIMIT, MODEL, VOCABULARY, ScriptedEngine, says
@@ -75,6 +75,7 @@ CHAT_REFUSALS: list[tuple[dict[str, Any], str, str]] = [
     ({"logit_bias": {"x": 1}}, "logit_bias", "token ids"),
     ({"logit_bias": {"257": 1}}, "logit_bias", "token ids"),
     ({"logit_bias": {"-1": 1}}, "logit_bias", "token ids"),
+    ({"logit_bias": {"5": 1, "05": 2}}, "logit_bias", '"05"; give keys that are token ids from 0 to 256, as JSON'),
     ({"logit_bias": {"1": 101}}, "logit_bias[1]", "-100 to 100"),
     ({"logit_bias": [1]}, "logit_bias", "object"),
     ({"messages": []}, "messages", "at least one"),
@@ -197,7 +198,7 @@ CHAT_REFUSALS: list[tuple[dict[str, Any], str, str]] = [
     ({"top_key": 5}, "top_key", "top_k"),
     ({"penalty": 5}, "penalty", "remove it"),
     ({"bad_words": "x"}, "bad_words", "strings"),
-    ({"bad_words": ["x", " "]}, "bad_words", "1 to 200"),
+    ({"bad_words": ["x", " "]}, "bad_words", "1 to 200 characters and not just blanks"),
     ({"allowed_token_ids": []}, "allowed_token_ids", "1 to"),
     ({"allowed_token_ids": [1, VOCABULARY]}, "allowed_token_ids[1]", "256"),
     ({"forced_prefix": ""}, "forced_prefix", "not empty"),
