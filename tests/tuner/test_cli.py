@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
@@ -19,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from typer.testing import CliRunner, Result
 
-from policies import Reason
+from policies import Arm, Reason
 from policies.decision_id import DecisionFields, encode
 from policies.store import Store
 from tests.policies import store_samples as samples
@@ -134,14 +135,25 @@ def test_explain_prints_ladder_reason_and_evidence(admin: Admin) -> None:
         assert part in result.stdout
 
 
+def test_one_block_length_for_every_load_is_told_so(admin: Admin) -> None:
+    policy = admin.steering.snapshot.policies["code-edit", "code"]
+    pinned = replace(policy, arm=Arm.fixed("ngram", 4), evidence=replace(policy.evidence, speedup=None))
+    admin.steering.snapshot = replace(admin.steering.snapshot, policies={("code-edit", "code"): pinned})
+    shown = run("explain", "code-edit", "--language", "code").stdout
+    assert ": ngram, K 4 at every load\n" in shown
+    told = run("status").stdout
+    assert "4 at every load" in told
+    assert "Speedups are measured again since the server started: unknown" in told
+
+
 def test_status_on_80_columns_folds_no_cell(admin: Admin) -> None:
     client = AdminClient(admin.url, None)
     console = Console(width=80, file=StringIO(), markup=False, highlight=False)
     print_status(console, client.get("status"), client.get("policies")["policies"])
     assert isinstance(console.file, StringIO)
-    assert console.file.getvalue().splitlines()[-2:] == [
-        "code-edit/code: state on; drafter ngram; K by load 1-2: 8, 3-8: 4; speedup (95",
-        "  %) 1.62 (1.50 to 1.74); requests 37; reason LEARNED",
+    assert [line.split() for line in console.file.getvalue().splitlines()[-2:]] == [
+        ["context", "state", "drafter", "K", "at", "1,4,8,16", "speedup", "(95", "%)", "requests"],
+        ["code-edit/code", "on", "ngram", "8,4,4,0", "1.62", "(1.50", "to", "1.74)", "37"],
     ]
 
 
@@ -190,12 +202,14 @@ def test_the_settings_are_whole_on_80_columns(narrow: StringIO, monkeypatch: pyt
     monkeypatch.setenv("PACELINE_DATABASE__URL", "sqlite:////a/long/path/to/a/folder/of/databases/that/is/shared/p.db")
     assert run("config", "show", "--origin").exit_code == 0
     rows = load_settings().values()
-    assert_whole(narrow.getvalue(), [str(cell) for row in rows for cell in row if cell is not None])
+    cells = [", ".join(cell) if isinstance(cell, list) else str(cell) for row in rows for cell in row if cell]
+    assert_whole(narrow.getvalue(), [cell for cell in cells if cell != "{}"])
+    assert "['" not in narrow.getvalue()
 
 
 def test_the_status_is_whole_on_80_columns(narrow: StringIO, admin: Admin) -> None:
     assert run("status").exit_code == 0
-    assert_whole(narrow.getvalue(), ["code-edit/code", "1-2: 8, 3-8: 4", "1.62 (1.50 to 1.74)", "LEARNED"])
+    assert_whole(narrow.getvalue(), ["code-edit/code", "8,4,4,0", "1.62 (1.50 to 1.74)"])
 
 
 def _options(command: Any) -> Iterator[tuple[list[str], list[str]]]:
@@ -299,6 +313,8 @@ def test_pin_and_unpin_change_what_is_in_force(admin: Admin) -> None:
     unpinned = run("unpin", "code-edit", "--language", "code")
     assert "code-edit/code is not pinned; LEARNED decides." in unpinned.stdout
     assert admin.actions() == ["unpin", "pin"]
+    assert run("pin", "chat", "--language", "*", *PIN[4:], *WHY).exit_code == 0
+    assert run("unpin", "chat", "--language", "*").stdout.startswith("chat has no pin for every language; each is")
     again = run("unpin", "code-edit", "--language", "code")
     assert (again.exit_code, "There is no pin" in again.stderr) == (2, True)
 
@@ -373,6 +389,16 @@ def test_without_a_server_the_remedy_is_named(nothing_listens: str) -> None:
     assert result.exit_code == 1
     assert result.stderr.startswith(f"No admin API answers at {nothing_listens} (")
     assert result.stderr.strip().endswith("start `paceline serve`, or give --server URL.")
+
+
+def test_a_server_that_takes_too_long_is_not_an_absent_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.cli.admin_client.TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr("tuner.cli.operator.LOAD_TIMEOUT_SECONDS", 0.02)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # the system connects for it
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        result = run("draft", "load", "suffix", "--reason", "a trial", "--server", url)
+    told = f"{url} did not answer within 0.02 s; it may still be doing it: `paceline status`.\n"
+    assert (result.exit_code, result.stderr) == (1, told)
 
 
 @pytest.mark.parametrize("server", ["nonsense", "http://", "http://127.0.0.1:99999999"])

@@ -203,20 +203,24 @@ def _print(
         for ratio in ratios
         if ratio.against == PLAIN_ARM_NAME
     }
+    narrow = Table("route", "load", "arm", "tokens/s", "against plain", "TPOT ms", title=table.title, box=None)
     for cell in cells:
         interval = against_plain.get((cell.route, cell.concurrency, cell.arm))
+        against = interval_text(interval) if interval else ""
+        rate, tpot = f"{cell.tokens_per_second:.1f}", f"{1e3 * cell.tpot_p50_seconds:.1f}"
+        narrow.add_row(cell.route, str(cell.concurrency), cell.arm, rate, against, tpot)
         table.add_row(
             cell.route,
             str(cell.concurrency),
             cell.arm,
-            f"{cell.tokens_per_second:.1f}",
-            interval_text(interval) if interval else "",
+            rate,
+            against,
             f"{cell.ttft_seconds:.3f}",
-            f"{1e3 * cell.tpot_p50_seconds:.1f}",
+            tpot,
             f"{1e3 * cell.tpot_p95_seconds:.1f}",
             *(() if cell.cost_per_million_tokens is None else (f"{cell.cost_per_million_tokens:.2f}",)),
         )
-    print_table(console, table)
+    print_table(console, table, narrow)
     for load, ratio in floor:
         console.print(f"plain decoding at load {load}: {ratio:.2f} of the rate that the linear layers alone allow")
     left_out = ", ".join(f"{route} {count}" for route, count in looped.items())

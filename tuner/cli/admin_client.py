@@ -11,6 +11,8 @@ import httpx
 from tuner.cli.failures import ERROR, USAGE, CommandError
 
 TIMEOUT_SECONDS = 10.0
+LOAD_TIMEOUT_SECONDS = 300.0
+"""For what reads weights from a disk."""
 USAGE_STATUSES = (400, 404, 409, 422)
 """Answers that mean that the command asked for something that cannot be."""
 
@@ -34,9 +36,9 @@ class AdminClient:
         """Replace a resource."""
         return self._ask("PUT", path, body)
 
-    def post(self, *path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Call for an action."""
-        return self._ask("POST", path, body)
+    def post(self, *path: str, body: Mapping[str, Any], timeout: float = TIMEOUT_SECONDS) -> dict[str, Any]:
+        """Call for an action, and wait `timeout` seconds for it."""
+        return self._ask("POST", path, body, timeout=timeout)
 
     def delete(self, *path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Take a resource back."""
@@ -48,14 +50,19 @@ class AdminClient:
         path: tuple[str, ...],
         body: Mapping[str, Any] | None,
         query: Mapping[str, str] | None = None,
+        timeout: float = TIMEOUT_SECONDS,
     ) -> dict[str, Any]:
         if not {"", ".", ".."}.isdisjoint(path):
             raise CommandError("A route, a language or an id is empty or dots alone: give its name.", USAGE)
         try:
             url = "/".join((self._server, "api", "v1", *(quote(part, safe="*") for part in path)))
             # The environment's proxies are for the world outside, and an admin port is inside.
-            with httpx.Client(timeout=TIMEOUT_SECONDS, trust_env=False) as http:
+            with httpx.Client(timeout=httpx.Timeout(timeout, connect=TIMEOUT_SECONDS), trust_env=False) as http:
                 response = http.request(method, url, json=body, params=query, headers=self._headers)
+        except (httpx.ReadTimeout, httpx.WriteTimeout) as error:  # it listens, so it is there
+            raise CommandError(
+                f"{self._server} did not answer within {timeout:g} s; it may still be doing it: `paceline status`."
+            ) from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise CommandError(
                 f"No admin API answers at {self._server} ({error}): start `paceline serve`, or give --server URL."

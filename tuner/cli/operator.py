@@ -7,7 +7,7 @@ import typer
 from policies.types import MAX_BLOCK_LENGTH
 from tuner.api.durations import parse_duration
 from tuner.cli import tables
-from tuner.cli.admin_client import AdminClient
+from tuner.cli.admin_client import LOAD_TIMEOUT_SECONDS, AdminClient
 from tuner.cli.failures import USAGE, CommandError
 from tuner.cli.output import Format, Output, make_console, print_data
 
@@ -155,7 +155,9 @@ def load(
     output: Output = Format.TABLE,
 ) -> None:
     """Load a drafter into a running server."""
-    found = AdminClient(server, token).post("drafters", body={"source": drafter, "reason": reason})
+    found = AdminClient(server, token).post(
+        "drafters", body={"source": drafter, "reason": reason}, timeout=LOAD_TIMEOUT_SECONDS
+    )
     _show(found, output, tables.print_drafters)
 
 

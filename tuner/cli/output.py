@@ -52,14 +52,18 @@ def unpadded(stream: IO[str]) -> IO[str]:
     return cast(IO[str], _Unpadded(stream))
 
 
-def print_table(console: Console, table: Table) -> None:
-    """`table` where the console has room for its cells as they are, else each row as a paragraph that folds at blanks.
+def print_table(console: Console, table: Table, narrow: Table | None = None) -> None:
+    """`table` where the console has room for its cells as they are, else `narrow`, which tells less, where it has.
 
-    A row's first cell names it; where that is empty the one above does.
+    Else each row of `table` becomes a paragraph that folds at blanks. A row's first cell names it; where that is empty
+    the one above does.
     """
-    if console.measure(table, options=console.options.update_width(_UNLIMITED)).maximum <= console.width:
-        console.print(table)
-        return
+    for fitting in (table, narrow):
+        if fitting is None:
+            continue
+        if console.measure(fitting, options=console.options.update_width(_UNLIMITED)).maximum <= console.width:
+            console.print(fitting)
+            return
     headings = [str(column.header) for column in table.columns]
     if table.title:
         _print_paragraph(console, str(table.title))

@@ -12,6 +12,10 @@ from tuner.api.durations import describe_duration
 from tuner.cli.output import print_table
 from tuner.wording import counted
 
+SHOWN_LOADS = (1, 4, 8, 16)
+"""Loads whose block length is shown where a terminal has no room for whole schedules."""
+_K_WORDS = ("K", "K by load")
+
 
 def print_status(console: Console, status: Mapping[str, Any], policies: Sequence[Mapping[str, Any]]) -> None:
     """`paceline status`."""
@@ -39,7 +43,19 @@ def print_status(console: Console, status: Mapping[str, Any], policies: Sequence
         console.print("No traffic yet: send requests, then look again.")
         return
     table = Table("context", "state", "drafter", "K by load", "speedup (95 %)", "requests", "reason")
+    narrow = Table(
+        "context", "state", "drafter", f"K at {','.join(map(str, SHOWN_LOADS))}", "speedup (95 %)", "requests"
+    )
+    narrow.box, narrow.padding = None, (0, 2, 0, 0)
     for policy in policies:
+        narrow.add_row(
+            f"{policy['route']}/{policy['language']}",
+            policy["state"],
+            policy["drafter"],
+            ",".join(str(_block_length(policy["schedule"], load)) for load in SHOWN_LOADS),
+            _speedup(policy),
+            str(policy["requests"]),
+        )
         table.add_row(
             f"{policy['route']}/{policy['language']}",
             policy["state"],
@@ -49,7 +65,9 @@ def print_status(console: Console, status: Mapping[str, Any], policies: Sequence
             str(policy["requests"]),
             policy["reason"],
         )
-    print_table(console, table)
+    print_table(console, table, narrow)
+    if any(policy["speedup"] is None for policy in policies):
+        console.print("Speedups are measured again since the server started: unknown is not measured often enough yet.")
 
 
 def print_explanation(console: Console, view: Mapping[str, Any]) -> None:
@@ -61,9 +79,8 @@ def print_explanation(console: Console, view: Mapping[str, Any]) -> None:
     else:
         arm = policy["arm"]
         schedule = _schedule(arm["schedule"])
-        console.print(
-            f"policy     version {policy['version']}, {policy['state']}: {arm['drafter']}, K by load {schedule}"
-        )
+        arm_words = schedule if schedule == "plain" else f"{arm['drafter']}, {_K_WORDS[':' in schedule]} {schedule}"
+        console.print(f"policy     version {policy['version']}, {policy['state']}: {arm_words}")
     console.print(f"reason     {explanation['reason']}: {explanation['sentence']}")
     console.print()
     table = Table("", "rung", "what it says now", title="The ladder, strongest first", title_justify="left")
@@ -128,6 +145,11 @@ def print_pin(console: Console, view: Mapping[str, Any]) -> None:
     """`paceline pin` and `paceline unpin`: what is in force now."""
     pin = view["pin"]
     where = f"{view['route']}/{view['language']}"
+    if pin is None and view["language"] == "*":
+        console.print(
+            f"{view['route']} has no pin for every language; each is served by its own policy, or its own pin."
+        )
+        return
     if pin is None:
         console.print(f"{where} is not pinned; {view['explanation']['reason']} decides.")
         return
@@ -144,7 +166,8 @@ def print_settings(console: Console, rows: Sequence[tuple[str, Any, str]], *, or
     """`paceline config show`."""
     table = Table("setting", "value", *(["origin"] if origin else []))
     for name, value, came_from in rows:
-        table.add_row(name, "" if value is None else str(value), *([came_from] if origin else []))
+        shown = ", ".join(map(str, value)) if isinstance(value, list) else "" if value in (None, {}) else str(value)
+        table.add_row(name, shown, *([came_from] if origin else []))
     print_table(console, table)
 
 
@@ -157,8 +180,10 @@ def _until(expires_at: float | None) -> str:
 
 
 def _schedule(steps: Sequence[Mapping[str, int]]) -> str:
-    """``1-2: 8, 3-8: 4``; ``plain`` for an empty schedule."""
+    """``1-2: 8, 3-8: 4``; ``4 at every load``; ``plain`` for an empty schedule."""
     parts = []
+    if len(steps) == 1 and steps[0]["load_low"] == 1 and steps[0]["load_high"] >= ANY_LOAD:
+        return f"{steps[0]['block_length']} at every load" if steps[0]["block_length"] else "plain"
     for step in steps:
         load = (
             f"{step['load_low']}"
@@ -166,9 +191,13 @@ def _schedule(steps: Sequence[Mapping[str, int]]) -> str:
             else f"{step['load_low']}-{step['load_high']}"
         )
         if step["load_high"] >= ANY_LOAD:
-            load = "every load" if step["load_low"] == 1 else f"{step['load_low']} and more"
+            load = f"{step['load_low']} and more"
         parts.append(f"{load}: {step['block_length'] or 'plain'}")
     return ", ".join(parts) or "plain"
+
+
+def _block_length(steps: Sequence[Mapping[str, int]], load: int) -> int:
+    return next((step["block_length"] for step in steps if step["load_low"] <= load <= step["load_high"]), 0)
 
 
 def _speedup(policy: Mapping[str, Any]) -> str:
