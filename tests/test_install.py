@@ -55,3 +55,19 @@ def test_without_a_gpu_the_cpu_build_of_torch_is_asked_for_first(
     assert before == asked
     assert last.strip() == "--editable .[engine,dev]"
     assert ("taking PyPI's torch, which is large" in done.stdout) is (not answers)
+
+
+def test_progress_on_a_terminal_is_cut_to_its_columns() -> None:
+    script = (ROOT / ".ci/install").read_text(encoding="utf-8")
+    show = script[script.index("show_progress() {") : script.index("attempt() {")]
+    leader, follower = os.openpty()
+    with os.fdopen(leader, "rb", buffering=0) as terminal:
+        subprocess.run(
+            ["bash", "-c", f"log=/dev/null\n{show}\necho Collecting {'x' * 200} | show_progress"],
+            stdout=follower,
+            env={**os.environ, "COLUMNS": "40"},
+            check=True,
+        )
+        os.close(follower)
+        (line,) = [part for part in terminal.read(1000).decode().split("\r\x1b[K") if part.strip()]
+    assert line == f"  Collecting {'x' * 26}"

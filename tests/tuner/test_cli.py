@@ -232,6 +232,14 @@ def test_help_is_whole_on_80_columns(path: list[str], options: list[str]) -> Non
     assert all(option in result.output for option in options)
 
 
+@pytest.mark.parametrize("path", [[], ["draft"], ["model"], ["config"]])
+def test_no_line_about_a_command_is_cut_on_80_columns(path: list[str]) -> None:
+    result = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"})
+    commands = result.output.partition("Commands:")[2].splitlines()
+    assert len(commands) > 1
+    assert [line for line in commands if "..." in line or len(line) > WIDTH] == []
+
+
 def test_what_a_file_gets_has_no_blanks_at_the_ends_of_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     file = StringIO()
     monkeypatch.setattr("sys.stdout", file)
