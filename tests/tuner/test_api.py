@@ -230,19 +230,33 @@ def test_unpin_takes_the_pin_back_once(admin: Admin) -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"reason": None}, "reason"),
-        ({"reason": "  "}, "reason"),
-        ({"expires_in": None}, "expires_in"),
+        ({"reason": None}, "reason is missing; give a text of 1 to 500 characters."),
+        ({"reason": "  "}, 'reason is "  "; give a text of 1 to 500 characters.'),
+        ({"reason": "a\u0000b"}, "reason: 'a\\x00b' has control characters: leave them out."),
+        ({"reason": "line\nline"}, "has control characters"),
+        ({"reason": "x" * 501}, "xxx…; give a text of 1 to 500 characters."),
+        ({"reason": 5}, "reason is 5; give a text"),
+        ({"expires_in": None}, "expires_in is missing; give a time such as 90s"),
+        ({"expires_in": 7200}, "expires_in is 7200; give a time such as 90s, 30m, 2h or 1d, as a string."),
+        ({"expires_in": "99999999999h"}, "'99999999999h' is too long a duration: write at most 999999d"),
+        ({"expires_in": "1000000d"}, "too long a duration"),
+        ({"expires_in": "9" * 5000 + "h"}, "too long a duration"),
         ({"expires_in": "soon"}, "expires_in: 'soon' is not a duration above zero: write 90s, 30m, 2h or 1d"),
         ({"expires_in": "0s"}, "'0s' is not a duration above zero"),
-        ({"drafter": ""}, "drafter: String should have at least 1 character"),
+        ({"drafter": ""}, 'drafter is ""; give the name of a drafter'),
         ({"drafter": None}, "give drafter and block_length, or mode: off"),
-        ({"block_length": -1}, "block_length: Input should be greater than or equal to 0"),
-        ({"block_length": 17}, "block_length: Input should be less than or equal to 16"),
+        ({"block_length": -1}, "block_length is -1; give a whole number from 0 to 16."),
+        ({"block_length": 17}, "block_length is 17; give a whole number from 0 to 16."),
+        ({"block_length": "4"}, 'block_length is "4"; give a whole number from 0 to 16.'),
+        ({"block_length": True}, "block_length is true; give a whole number from 0 to 16."),
+        ({"block_length": 4.0}, "block_length is 4.0; give a whole number from 0 to 16."),
+        ({"exempt_from_switchback": "yes"}, 'exempt_from_switchback is "yes"; give true or false.'),
+        ({"exempt_from_switchback": 1}, "exempt_from_switchback is 1; give true or false."),
+        ({"drafter": "ngram\u0007"}, "drafter: 'ngram\\x07' has control characters"),
         ({"drafter": "none"}, "drafter 'none' proposes nothing"),
         ({"mode": "off"}, "mode off goes alone"),
         ({"mode": "on"}, "mode"),
-        ({"colour": "red"}, "colour: there is no such field"),
+        ({"colour": "red"}, 'colour is "red", but there is no such field; remove it.'),
         ({"reason": "refused"}, "drafter 'ngram' is unknown to this engine; use one of none"),
     ],
 )
@@ -310,7 +324,10 @@ def test_a_route_stays_killed_while_everything_is(admin: Admin) -> None:
             404,
             "the routes are chat, code-edit, extract, other, story",
         ),
-        ({"active": True, "reason": "x"}, 422, "route"),
+        ({"active": True, "reason": "x"}, 422, "route is missing; give the name of a configured route"),
+        ({"route": "*", "active": "true", "reason": "x"}, 422, 'active is "true"; give true or false.'),
+        ({"route": "*", "active": 1, "reason": "x"}, 422, "active is 1; give true or false."),
+        ({"route": "*", "active": True, "reason": "\u0000"}, 422, "control characters"),
         ({"route": "*", "active": True, "reason": "x", "expires_in": "-1h"}, 422, "not a duration"),
     ],
 )
@@ -384,9 +401,74 @@ def test_a_fault_of_our_own_is_a_problem_without_its_details(admin: Admin, monke
     assert "secret" not in str(body)
 
 
-def test_bad_json_is_a_problem(admin: Admin) -> None:
-    response = admin.client.put(PIN_PATH, content=b"{", headers={"content-type": "application/json"})
-    problem(response, 422)
+@pytest.mark.parametrize(
+    ("content", "kind", "told"),
+    [
+        (
+            b"{",
+            "json",
+            "The body is not JSON (Expecting property name enclosed in double quotes); send one JSON object.",
+        ),
+        (b"[1]", "json", "The body is [1]; send one JSON object."),
+        (b"", "json", "The body is missing; send one JSON object."),
+        (b'{"reason": "a", "reason": "b"}', "json", 'The body names "reason" twice in one object; give it once.'),
+        (
+            b'{"reason": "a"}',
+            "text",
+            "The body is not sent as JSON; send it with the header content-type: application/json.",
+        ),
+        (b"(" * 10, "text", "The body is not sent as JSON; send it with the header content-type:"),
+    ],
+)
+def test_a_body_that_is_no_json_object_is_a_problem_of_one_sentence(
+    admin: Admin, content: bytes, kind: str, told: str
+) -> None:
+    types = {"json": "application/json", "text": "text/plain"}
+    response = admin.client.put(PIN_PATH, content=content, headers={"content-type": types[kind]})
+    assert problem(response, 422)["detail"].startswith(told)
+
+
+def test_a_load_without_a_source_says_what_to_give(start: Start) -> None:
+    admin = start(control=ScriptedDrafters())
+    refused = problem(admin.client.post("/api/v1/drafters", json={"reason": "x"}), 422)
+    assert refused["detail"].startswith("source is missing; give ngram, suffix")
+    refused = problem(admin.client.post("/api/v1/drafters", json={"reason": "x", "source": "a\u0000"}), 422)
+    assert "control characters" in refused["detail"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "/api/v1/policies?limit=-1"), ("GET", "/api/v1/status?limit=-1"), ("PUT", f"{PIN_PATH}?limit=-1")],
+)
+def test_a_parameter_that_a_route_does_not_have_is_refused(admin: Admin, method: str, path: str) -> None:
+    refused = problem(admin.client.request(method, path, json=PIN if method == "PUT" else None), 422)
+    assert refused["detail"] == 'limit is "-1", but there is no such parameter; remove it.'
+    assert admin.steering.snapshot.pins == ()
+
+
+def test_a_language_is_named_by_the_rule_of_the_header(admin: Admin) -> None:
+    pinned = admin.client.put("/api/v1/policies/code-edit/CODE/pin", json=PIN).json()
+    assert pinned["pin"]["language"] == "code"
+    assert admin.client.get("/api/v1/policies/chat/DE").json()["language"] == "de"
+    for language in ("xx", "de-AT", "x" * 5000):
+        assert (
+            "is no language: write a subtag"
+            in problem(admin.client.get(f"/api/v1/policies/chat/{language}"), 422)["detail"]
+        )
+
+
+def test_the_id_of_a_decision_has_no_control_characters(admin: Admin) -> None:
+    assert "control characters" in problem(admin.client.get("/api/v1/decisions/a%00b"), 422)["detail"]
+
+
+def test_a_problem_shows_a_long_path_in_part(admin: Admin) -> None:
+    assert len(admin.client.get("/" + "x" * 50_000).content) < 1000
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/metrics"])
+def test_head_asks_the_probes_and_the_metrics_too(admin: Admin, path: str) -> None:
+    assert admin.client.head(path).status_code == 200
+    assert admin.client.get("/api/v1/openapi.json").status_code == 200
 
 
 def test_a_token_is_asked_for_everywhere_but_at_health_and_metrics(start: Start) -> None:

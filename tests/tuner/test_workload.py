@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from engine.server.context import CODE, LanguageDetector, last_user_turn
+from engine.server.context import LanguageDetector, last_user_turn
 from engine.server.schema import parse_chat
 from engine.server.tools import Message
+from policies.languages import CODE
 from tuner.workload import ROUTES, Prompt, WorkloadError, load_workload, read_prompts
 
 CHARACTER_LIMITS = {"code-edit": 1600, "extract": 700, "chat": 450, "story": 450}

@@ -3,8 +3,9 @@
 A change is in force before it is recorded: steering first, then the recorder, which never waits for the store.
 """
 
+import contextlib
 import hmac
-import re
+import json
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -12,16 +13,18 @@ from http import HTTPStatus
 from importlib.metadata import version as installed_version
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Response
+from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request, Response
 from pydantic import AfterValidator
 
 from policies.decision_id import describe
+from policies.languages import LANGUAGES
 from policies.records import AuditEntry
 from policies.types import OTHER_ROUTE, KillSwitch, Pin
 from tuner.api import views
-from tuner.api.bodies import DrafterBody, KillSwitchBody, PinBody, ReasonText
+from tuner.api.bodies import DrafterBody, KillSwitchBody, PinBody, ReasonText, printable
 from tuner.api.drafters import DrafterConflictError, DrafterControl
 from tuner.api.durations import parse_duration
+from tuner.api.faults import clipped, shown
 from tuner.api.problems import ProblemError, install
 from tuner.metrics import CONTENT_TYPE
 from tuner.recorder import Recorder
@@ -33,13 +36,15 @@ Route = Annotated[str, Path(max_length=64)]
 
 
 def known_language(name: str) -> str:
-    """`name`, if it can be a language. Raises ValueError with the remedy."""
-    if not re.fullmatch(r"\*|code|[a-z]{2,3}", name):
-        raise ValueError(f"{name!r} is no language: write a subtag such as da, or code, und, or * for all")
-    return name
+    """`name` in small letters, if it can be a language. Raises ValueError with the remedy."""
+    language = name.lower()
+    if language != EVERY and language not in LANGUAGES:
+        raise ValueError(f"{clipped(name)!r} is no language: write a subtag such as da, or code, und, or * for all")
+    return language
 
 
-DrafterPath = Annotated[str, Path(max_length=256)]
+DrafterPath = Annotated[str, Path(max_length=256), AfterValidator(printable)]
+DecisionId = Annotated[str, Path(max_length=512), AfterValidator(printable)]
 Language = Annotated[str, AfterValidator(known_language)]
 Actor = Annotated[str, Header(alias="x-paceline-actor", pattern=r"^[\w.@+-]{1,64}$")]
 """Who does it, by their own word: it is written into the audit."""
@@ -84,7 +89,33 @@ def create_admin_app(
     async def metrics() -> Response:
         return Response(await metrics_render(), media_type=CONTENT_TYPE)
 
+    for path, probe in (("/livez", livez), ("/readyz", readyz), ("/metrics", metrics)):
+        app.add_api_route(path, probe, methods=["HEAD"], include_in_schema=False)
     return app
+
+
+async def _said_once_and_known(request: Request) -> None:
+    """Refuses a parameter of the query that the route does not have, and a body that names a key twice."""
+    known = {parameter.alias for parameter in request.scope["route"].dependant.query_params}
+    for name, value in request.query_params.multi_items():
+        if name not in known:
+            raise ProblemError(
+                HTTPStatus.UNPROCESSABLE_ENTITY,
+                f"{clipped(name)} is {shown(value)}, but there is no such parameter; remove it.",
+            )
+    body = await request.body()
+    with contextlib.suppress(ValueError, RecursionError):  # what is no JSON is refused where the body is taken
+        json.loads(body, object_pairs_hook=_refuse_repeated)
+
+
+def _refuse_repeated(pairs: list[tuple[str, object]]) -> None:
+    seen: set[str] = set()
+    for name, _ in pairs:
+        if name in seen:
+            raise ProblemError(
+                HTTPStatus.UNPROCESSABLE_ENTITY, f"The body names {shown(name)} twice in one object; give it once."
+            )
+        seen.add(name)
 
 
 class _Api:
@@ -110,7 +141,7 @@ class _Api:
         """One write at a time, so that nothing changes between a look at If-Match and the change."""
 
     def router(self) -> APIRouter:
-        router = APIRouter(prefix="/api/v1", dependencies=[Depends(self._authorise)])
+        router = APIRouter(prefix="/api/v1", dependencies=[Depends(self._authorise), Depends(_said_once_and_known)])
         router.add_api_route("/status", self.status, methods=["GET"])
         router.add_api_route("/policies", self.policies, methods=["GET"])
         router.add_api_route("/policies/{route}/{language}", self.policy, methods=["GET"])
@@ -252,7 +283,7 @@ class _Api:
         entry = AuditEntry(self._clock(), actor, action, EVERY, EVERY, reason, {"drafter": drafter})
         self._recorder.record_audit(entry)
 
-    def decision(self, decision_id: Annotated[str, Path(max_length=512)]) -> views.DecisionView:
+    def decision(self, decision_id: DecisionId) -> views.DecisionView:
         """One request's decision: from the store if it was sampled, else from its id."""
         stored = self._recorder.find_decision(decision_id)
         if stored is not None:

@@ -1,11 +1,13 @@
 """What the admin API takes."""
 
+import unicodedata
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from policies.types import PLAIN
 from tuner.api.durations import parse_duration
+from tuner.api.faults import clipped
 from tuner.settings import BlockLength, DrafterName
 
 
@@ -15,20 +17,30 @@ def known_duration(text: str) -> str:
     return text
 
 
+def printable(text: str) -> str:
+    """`text`, if it is of characters that people can read, and that every database can store. Raises ValueError."""
+    if any(unicodedata.category(character) in ("Cc", "Cs") for character in text):
+        raise ValueError(f"{clipped(ascii(text))} has control characters: leave them out")
+    return text
+
+
 Duration = Annotated[str, AfterValidator(known_duration)]
 """As it was written, e.g. ``2h``: `parse_duration` reads no more than six digits of a unit, 12 days in seconds have
 seven."""
-ReasonText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
+ReasonText = Annotated[
+    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500), AfterValidator(printable)
+]
+Drafter = Annotated[DrafterName, AfterValidator(printable)]
 
 
 class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class PinBody(_Body):
     """``PUT .../pin``: a drafter with a block length, or ``mode: off``."""
 
-    drafter: DrafterName | None = None
+    drafter: Drafter | None = None
     block_length: BlockLength | None = None
     mode: Literal["off"] | None = None
     reason: ReasonText
@@ -57,7 +69,7 @@ class PinBody(_Body):
 class DrafterBody(_Body):
     """``POST /api/v1/drafters``."""
 
-    source: DrafterName
+    source: Drafter
     """ngram, suffix, a name that `paceline draft list` shows, or a folder on the server's machine."""
     reason: ReasonText
 
@@ -65,7 +77,7 @@ class DrafterBody(_Body):
 class KillSwitchBody(_Body):
     """``POST /api/v1/kill-switch``."""
 
-    route: Annotated[str, Field(min_length=1)]
+    route: Annotated[str, Field(min_length=1, max_length=64)]
     """A route, or ``*`` for all."""
     active: bool
     reason: ReasonText | None = None

@@ -4,15 +4,23 @@ import math
 import re
 
 _SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
-_PATTERN = re.compile(r"(?:(?P<d>\d{1,6})d)?(?:(?P<h>\d{1,6})h)?(?:(?P<m>\d{1,6})m)?(?:(?P<s>\d{1,6})s)?", re.ASCII)
+_PATTERN = re.compile(r"(?:(?P<d>\d+)d)?(?:(?P<h>\d+)h)?(?:(?P<m>\d+)m)?(?:(?P<s>\d+)s)?", re.ASCII)
+MAX_DAYS = 999_999
+_MAX_DIGITS = 12
+_SHOWN_CHARACTERS = 30
 
 
 def parse_duration(text: str) -> int:
     """Seconds, more than 0. Raises ValueError with a remedy."""
     match = _PATTERN.fullmatch(text.strip())
-    seconds = 0 if match is None else sum(int(match[unit] or 0) * size for unit, size in _SECONDS.items())
+    parts = {} if match is None else {unit: match[unit] or "0" for unit in _SECONDS}
+    long = any(len(digits) > _MAX_DIGITS for digits in parts.values())
+    seconds = 0 if long else sum(int(digits) * _SECONDS[unit] for unit, digits in parts.items())
+    shown = repr(text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…")
+    if long or seconds > MAX_DAYS * _SECONDS["d"]:
+        raise ValueError(f"{shown} is too long a duration: write at most {MAX_DAYS}d")
     if seconds <= 0:
-        raise ValueError(f"{text!r} is not a duration above zero: write 90s, 30m, 2h or 1d")
+        raise ValueError(f"{shown} is not a duration above zero: write 90s, 30m, 2h or 1d")
     return seconds
 
 

@@ -9,6 +9,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from tuner.api.faults import clipped, faults
+
 log = logging.getLogger(__name__)
 
 _DATA_PATHS = ("/v1/", "/health", "/version")
@@ -39,23 +41,17 @@ async def _on_problem(request: Request, error: Exception) -> JSONResponse:
 
 async def _on_http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    detail = f"{request.method} {request.url.path}: {error.detail}."
+    detail = f"{clipped(request.method)} {clipped(request.url.path)}: {error.detail}."
     if error.status_code == HTTPStatus.NOT_FOUND and request.url.path.startswith(_DATA_PATHS):
-        detail = f"{request.url.path} is on the data port, that of the settings server.host and server.port."
+        detail = f"{clipped(request.url.path)} is on the data port, that of the settings server.host and server.port."
     return _problem(request, HTTPStatus(error.status_code), detail, headers=error.headers)
 
 
 async def _on_invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    faults: list[dict[str, str]] = []
-    for fault in error.errors():
-        field = ".".join(str(part) for part in fault["loc"][1:]) or str(fault["loc"][0])
-        message = str(fault.get("ctx", {}).get("error") or fault["msg"])
-        if fault["type"] == "extra_forbidden":
-            message = "there is no such field"
-        faults.append({"field": field, "message": message})
-    detail = "; ".join(f"{fault['field']}: {fault['message']}" for fault in faults) + "."
-    return _problem(request, HTTPStatus.UNPROCESSABLE_ENTITY, detail, errors=faults)
+    found = faults(error.errors())
+    detail = ". ".join(fault["message"] for fault in found) + "."
+    return _problem(request, HTTPStatus.UNPROCESSABLE_ENTITY, detail, errors=found)
 
 
 async def _on_fault(request: Request, error: Exception) -> JSONResponse:
@@ -75,7 +71,7 @@ def _problem(
         "title": status.phrase,
         "status": status.value,
         "detail": detail,
-        "instance": request.url.path,
+        "instance": clipped(request.url.path),
     }
     if errors:
         body["errors"] = list(errors)

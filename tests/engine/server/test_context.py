@@ -2,8 +2,9 @@
 
 import pytest
 
-from engine.server.context import LANGUAGES, LanguageDetector, last_user_turn, request_features, strip_fences
+from engine.server.context import LanguageDetector, last_user_turn, request_features, strip_fences
 from engine.server.tools import Message
+from policies.languages import LANGUAGES
 from policies.types import SamplingClass
 
 
