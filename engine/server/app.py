@@ -54,9 +54,11 @@ def create_app(
     app.add_api_route("/v1/completions", server.completions, methods=["POST"])
     app.add_api_route("/v1/models", server.models, methods=["GET"])
     app.add_api_route("/v1/models/{model:path}", server.model, methods=["GET"])
-    app.add_api_route("/health", server.health, methods=["GET", "HEAD"])
-    app.add_api_route("/ping", server.health, methods=["GET", "HEAD"])
+    app.add_api_route("/health", server.health, methods=["GET"])
+    app.add_api_route("/ping", server.health, methods=["GET"])
     app.add_api_route("/ping", server.health, methods=["POST"])
+    for probe in ("/health", "/ping"):
+        app.add_api_route(probe, server.health, methods=["HEAD"], include_in_schema=False)
     app.add_api_route("/version", server.version, methods=["GET"])
     app.add_api_route("/tokenize", server.tokenize, methods=["POST"])
     app.add_api_route("/detokenize", server.detokenize, methods=["POST"])
