@@ -1,6 +1,7 @@
 """The documents say what the code says: their tables, commands, targets, links and rooms."""
 
 import ast
+import json
 import re
 from pathlib import Path
 
@@ -119,6 +120,29 @@ def test_a_table_is_rewritten_between_its_markers_only() -> None:
 def test_a_table_without_its_markers_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match="needs one line <!-- t -->"):
         documentation.rewritten(text, {"t": lambda: ""})
+
+
+def test_the_bars_follow_the_results_and_none_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documentation, "RESULTS", tmp_path)
+    assert documentation.bars_table().count(documentation.NOT_YET) == 15
+    bar = {"name": "chat: best learned drafter (mine), times plain", "bar": 1.3, "at_least": True, "verdict": "holds"}
+    bar["measured"] = {"estimate": 1.4, "low": 1.2, "high": 1.6}
+    run = {"date": "2026-01-02", "commit": "abc", "bars": [bar], "faults": ["a text differs"]}
+    (tmp_path / "drafters.json").write_text(json.dumps(run))
+    lines = documentation.bars_table().splitlines()
+    assert f"| `drafters` | {bar['name']} | at least 1.3 | 1.40 (1.20 to 1.60) | holds |" in lines
+    assert "| `drafters` | outputs that differ between drafters | none | 1 | fails |" in lines
+    assert sum("chat: best learned drafter" in line for line in lines) == 1
+    assert sum(line.endswith(f"| {documentation.NOT_YET} |") for line in lines) == 13
+    assert lines[-1] == "The runs: [drafters.json](results/drafters.json) (2026-01-02, abc)."
+
+
+def test_a_cell_that_loses_is_named_under_the_table() -> None:
+    ratio = {"route": "chat", "concurrency": 16, "arm": "tuned", "against": "plain", "high": 0.99}
+    others = [ratio | {"high": None}, ratio | {"high": 1.01, "arm": "ngram:4"}, ratio | {"against": "ngram:4"}]
+    told = documentation.losses({"ratios": [ratio, *others]})
+    assert told == " Slower than plain, by the whole interval: `chat` at 16 with tuned."
+    assert documentation.losses({"ratios": others}) == " No interval lies below 1."
 
 
 def test_a_bar_inside_a_cell_does_not_end_it() -> None:

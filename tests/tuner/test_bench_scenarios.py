@@ -115,7 +115,7 @@ def test_a_start_is_timed_in_a_process_of_its_own(settings: Settings, tmp_path: 
     seconds = found["seconds"]
     (ready,), (first,) = seconds["process start to ready"], seconds["process start to first token"]
     assert 0.0 < ready < first
-    stages = [times[0] for name, times in seconds.items() if name.startswith("of it ")]
+    stages = [times[0] for name, times in seconds.items() if name.startswith("of it, ")]
     assert (len(stages), min(stages) > 0.0) == (4, True)
     assert sum(stages) == pytest.approx(ready, rel=0.2), "what a start takes has rows"
     assert seconds["engine process alone: loading tiny"][0] > 0.0

@@ -28,7 +28,7 @@ _SERVES = re.compile(r"serving \S+ at (http://\S+)/v1")
 _STAGES = {
     "starting the engine process": "control process: Python, imports and settings",
     "reading the tokenizer": "engine process: started, and waited for",
-    "opening the store": "control process: tokenizer",
+    "opening the store": "control process: tokenizer and its library",
     " at http": "control process: store, policies and servers",
 }
 """What `paceline serve` says when the stage in words has ended, in the order of a start."""
@@ -64,7 +64,7 @@ async def run_cold(settings: Settings, options: BenchOptions, console: Console) 
                 phases.setdefault(name, []).append(seconds)
     assert info is not None  # repeats is at least 1
     rows: dict[str, list[float]] = {"process start to ready": ready}
-    rows |= {f"of it {name}": times for name, times in marks.items()}
+    rows |= {f"of it, {name}": times for name, times in marks.items()}
     rows |= {"process start to first token": first}
     rows |= {f"engine process alone: {name}": times for name, times in phases.items()}
     console.print(f"medians of {counted(options.repeats, 'start')} (least to most)", highlight=False)
