@@ -384,6 +384,8 @@ def test_a_start_leaves_out_an_added_drafter_that_is_damaged_and_says_how_to_be_
     (line,) = told
     assert line.startswith("left out: the drafter 'd' cannot be loaded: ")
     assert "; take it away with `paceline draft remove d`" in line
+    with pytest.raises(DrafterError, match="take it away with `paceline draft remove d`"):
+        plan_drafter("d", target_of(tiny_model))  # what a serving engine does when it is told to load one
 
 
 def test_a_feature_head_over_a_target_without_features_is_refused(

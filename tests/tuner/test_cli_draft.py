@@ -103,6 +103,6 @@ def test_bench_under_auto_leaves_a_damaged_drafter_out_and_says_so(model: Path, 
     quick = ("--routes", "chat", "--languages", "en", "--lengths", "2", "--prompts", "1", "--tokens", "6")
     result = run("bench", "--scenario", "drafters", "--repeats", "1", *quick, model=model)
     assert result.exit_code in (0, 3), result.output
-    (told,) = [line for line in result.stdout.splitlines() if "left out" in line]
+    (told,) = [line for line in result.stdout.splitlines() if line.startswith("left out: ")]
     assert told.startswith("left out: the drafter 'head' cannot be loaded: ")
     assert "`paceline draft remove head`" in told

@@ -86,7 +86,7 @@ def test_a_drafter_is_made_that_fits_its_target(
 def test_the_card_and_the_description_say_how_it_was_made(options: TrainingOptions) -> None:
     made = train_drafter(options, lambda _: None)
     described = json.loads((made.folder / "drafter.json").read_text())
-    assert set(described) == {"format", "name", "kind", "target", "config", "training", "held_out"}
+    assert set(described) == {"format", "name", "kind", "weights_sha256", "target", "config", "training", "held_out"}
     assert set(described["training"]) >= {
         *("tokens", "sequences", "seconds", "steps", "data_sha256", "command", "machine", "date"),
     }
