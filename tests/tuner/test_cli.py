@@ -368,7 +368,7 @@ def test_on_for_all_names_the_routes_that_are_still_off(admin: Admin) -> None:
         (("explain", "nowhere", "-l", "da"), 2, "Route 'nowhere' is not configured; the routes are chat"),
         (("off", "chat", "--reason", "x", "--for", "soon"), 2, "'soon' is not a duration above zero: write 90s"),
         (("unpin", "chat", "-l", "Danish"), 2, "'Danish' is no language: write a subtag such as da"),
-        ((*PIN[:5], "", *PIN[6:], *WHY), 2, "drafter: String should have at least 1 character"),
+        ((*PIN[:5], "", *PIN[6:], *WHY), 2, 'drafter is ""; give the name of a drafter'),
         ((*PIN[:-1], "17", *WHY), 2, "--block-length"),
         ((*PIN[:-1], "-1", *WHY), 2, "--block-length"),
         ((*PIN, "--for", "2h"), 2, "--reason"),
