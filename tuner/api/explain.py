@@ -201,8 +201,8 @@ def _evidence_sentences(evidence: Evidence) -> list[str]:
         sentences.append(f"Predicted gain over plain: {gains}.")
     if evidence.speedup is None:
         sentences.append(
-            "Measured speedup: not known yet. It is measured again since the server started, and plain windows have not "
-            "met this context often enough."
+            "Measured speedup: not known yet. It is measured again since the server started, and plain windows have "
+            "not met this context often enough."
         )
     else:
         found = evidence.speedup
