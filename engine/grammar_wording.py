@@ -90,6 +90,10 @@ _WORDINGS: tuple[tuple[re.Pattern[str], Callable[..., str]], ...] = (
         lambda why: f"nothing satisfies it ({why}); change that",
     ),
     (re.compile(r"Expected (.+?) for '(.+?)', got (.*)"), _expected),
+    (
+        re.compile(r"Unable to determine if regex is empty"),
+        lambda: "it joins patterns that are too complex to be followed together; give fewer, or simpler ones",
+    ),
     (re.compile(r"not JSON compliant"), lambda: "it holds a number that is out of range; give one that JSON can write"),
     (re.compile(r"too deeply nested"), lambda: "it is nested too deeply; give one that is nested less"),
     (re.compile(r'unknown name: "(.*?)"'), lambda name: f"it uses the rule {name} without defining it; define it"),

@@ -21,6 +21,9 @@ _VALUES = frozenset({"const", "enum"})
 MAX_LEVELS = 1000
 """llguidance goes down into a grammar level by level, through references too, and the process would end where its
 stack does: with 8 MiB, somewhere between 2,000 levels and 4,000."""
+MAX_JOINED = 10
+"""How many regular expressions one value may have to match together: twice as many take llguidance seconds, and each
+more about half as long again, which none of its limits cuts short."""
 _MAX_STEPS = 20_000
 """Of the search for a finite value: what is not settled by then is accepted."""
 
@@ -33,6 +36,7 @@ def check_schemas(schemas: Iterable[object]) -> None:
         _check_depth(root)
     multiples: list[int] = []
     floats: list[tuple[str, float]] = []
+    patterns = joined = 0
     # With each value the keyword that it stands under; under const and enum it stays, whatever the value's own keys.
     open_values = [(root, "schema") for root in roots]
     while open_values:
@@ -42,6 +46,8 @@ def check_schemas(schemas: Iterable[object]) -> None:
         elif isinstance(value, dict):
             open_values += [(entry, keyword if keyword in _VALUES else key) for key, entry in value.items()]
             _check_patterns(value)
+            patterns += ("pattern" in value) + ("format" in value)
+            joined += len(_listed(value, "allOf")) + ("$ref" in value and len(value) > 1)
             for key in _COUNTS & value.keys():
                 _check_count(key, value[key])
             multiple = value.get("multipleOf")
@@ -52,6 +58,11 @@ def check_schemas(schemas: Iterable[object]) -> None:
                 _refuse_number(keyword, value, f"a number from {-EXACT} to {EXACT}")
             if isinstance(value, float):
                 floats.append((keyword, value))
+    if min(patterns, joined) > MAX_JOINED:
+        raise GrammarError(
+            f"its allOf, and what stands beside a $ref, may join {min(patterns, joined)} patterns and formats in one "
+            f"value; give at most {MAX_JOINED} of the one or of the other"
+        )
     # Those of one number may be given in several places: then it is their least common multiple that counts.
     remainders = len(multiples) * math.lcm(*multiples)
     if remainders > MAX_REMAINDERS:

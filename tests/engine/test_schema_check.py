@@ -162,6 +162,27 @@ def test_rules_as_deep_as_would_end_the_process_are_refused(text: str) -> None:
         context_free_grammar(text)
 
 
+PATTERNS: list[dict[str, Any]] = [{"type": "string", "pattern": f"a.*{index}"} for index in range(40)]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"allOf": PATTERNS},
+        {"allOf": [{"$ref": f"#/$defs/{index}"} for index in range(40)], "$defs": dict(enumerate(PATTERNS))},
+        {"properties": {"a": {}}, "allOf": [{"properties": {"a": pattern}} for pattern in PATTERNS]},
+    ],
+)
+def test_patterns_whose_joining_would_take_minutes_are_refused(schema: dict[str, Any]) -> None:
+    with pytest.raises(GrammarError, match="may join 40 patterns and formats in one value; give at most 10"):
+        json_schema_grammar(schema)
+
+
+def test_many_patterns_and_a_few_that_are_joined_are_taken() -> None:
+    fields = {f"p{index}": pattern for index, pattern in enumerate(PATTERNS)}
+    assert json_schema_grammar({"type": "object", "properties": fields, "allOf": [{"required": ["p1"]}, {}]})
+
+
 @pytest.mark.parametrize(
     ("make", "told"),
     [
@@ -174,6 +195,7 @@ def test_rules_as_deep_as_would_end_the_process_are_refused(text: str) -> None:
             lambda: json_schema_grammar({"type": "string", "format": "foo"}),
             "its format foo is not known; give a",
         ),
+        (lambda: json_schema_grammar({"allOf": PATTERNS[:10]}), "too complex to be followed together; give fewer"),
         (lambda: json_schema_grammar({"$ref": "#/a"}), "its $ref #/a points to nothing; define it"),
         (lambda: json_schema_grammar({"minLength": 1.5}), "its minLength is 1.5; give a whole number of at least 0"),
         (lambda: json_schema_grammar({"type": "string", "pattern": "(a"}), "wrong at character 1 (unclosed group)"),
