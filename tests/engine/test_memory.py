@@ -15,6 +15,8 @@ from policies.testing import ListSink
 from policies.types import Context, Decision, Reason
 from tests.engine.tiny_model import make_tiny_model
 
+LIBRARY_BYTES = 90 << 20
+"""Pages of files that the engine process maps."""
 PLAN = MemoryPlan(target=10 << 20, kv_cache=20 << 20, drafters=1 << 20, workspace=2 << 20, process=300 << 20)
 
 
@@ -77,4 +79,6 @@ def test_the_peak_of_a_full_cache_stays_under_a_plan_that_is_not_much_more(defau
             await client.close()
 
     peak, planned = asyncio.run(run())
-    assert planned / 1.1 <= peak <= planned, f"peak {peak / 2**20:.0f} MiB, planned {planned / 2**20:.0f} MiB"
+    # The lower bound is 10 % and what a system short of memory takes back meanwhile of the pages of libraries.
+    told = f"peak {peak / 2**20:.0f} MiB, planned {planned / 2**20:.0f} MiB"
+    assert planned / 1.1 - LIBRARY_BYTES <= peak <= planned, told
