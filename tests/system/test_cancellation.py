@@ -39,7 +39,9 @@ def request_bytes(lot: random.Random, *, stream: bool) -> bytes:
         "stream": stream,
     }
     content = json.dumps(body).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: test\r\ncontent-length: {len(content)}\r\n\r\n"
+    # Else who reads on after the end waits for as long as the server keeps an idle connection.
+    head = "POST /v1/chat/completions HTTP/1.1\r\nhost: test\r\nconnection: close\r\n"
+    head += f"content-length: {len(content)}\r\n\r\n"
     return head.encode() + content
 
 
