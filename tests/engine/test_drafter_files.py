@@ -180,7 +180,7 @@ def test_the_first_control_token_that_differs_is_named_with_both_ids(tiny_model:
         plan_drafter(str(folder), target_of(tiny_model))
 
 
-def test_another_vocabulary_of_the_same_size_is_refused(tiny_model: Path, tmp_path: Path) -> None:
+def test_report_53_another_vocabulary_of_the_same_size_is_refused(tiny_model: Path, tmp_path: Path) -> None:
     folder = changed(
         make_tiny_drafter(tmp_path / "d", tiny_model, DrafterKind.DRAFT_MODEL),
         lambda said: said["target"].update(vocabulary_sha256="1" * 64),
@@ -189,7 +189,7 @@ def test_another_vocabulary_of_the_same_size_is_refused(tiny_model: Path, tmp_pa
         plan_drafter(str(folder), target_of(tiny_model))
 
 
-def test_a_target_with_padded_rows_takes_the_drafter_and_one_with_fewer_does_not(
+def test_report_52_a_target_with_padded_rows_takes_the_drafter_and_one_with_fewer_does_not(
     tiny_model: Path, tmp_path: Path
 ) -> None:
     drafter = read_drafter(make_tiny_drafter(tmp_path / "d", tiny_model, DrafterKind.DRAFT_MODEL))

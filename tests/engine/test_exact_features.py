@@ -61,7 +61,7 @@ FEATURES: dict[str, Callable[[], Submit]] = {
 
 
 @pytest.mark.parametrize("feature", FEATURES)
-def test_21_24_tokens_and_logprobs_are_those_of_plain_at_every_block_length(folder: Path, feature: str) -> None:
+def test_report_21_24_tokens_and_logprobs_are_those_of_plain_at_every_block_length(folder: Path, feature: str) -> None:
     submit = FEATURES[feature]()
     plain = outputs(folder, [submit], drafter="none", block_length=0)[1]
     assert len(plain.tokens) >= 3
@@ -83,7 +83,7 @@ def test_sequences_with_different_features_do_not_disturb_each_other(folder: Pat
         assert_same(together[submit.request_key], alone)
 
 
-def test_24_logprobs_are_the_log_softmax_of_the_raw_logits(folder: Path) -> None:
+def test_report_24_logprobs_are_the_log_softmax_of_the_raw_logits(folder: Path) -> None:
     """Also for drafts that were accepted, under a mask, a bias and a temperature that they do not see."""
     submit = ask(temperature=0.4, allowed_tokens=tuple(range(30, 60)), logit_bias=((31, 4.0),), top_k=5)
     found = outputs(folder, [submit], drafter="recall", block_length=8, right=9)[1]
@@ -100,7 +100,9 @@ def test_24_logprobs_are_the_log_softmax_of_the_raw_logits(folder: Path) -> None
 
 
 @pytest.mark.parametrize("block_length", BLOCK_LENGTHS)
-def test_25_32_one_logprob_for_each_token_and_none_past_a_stop_in_mid_block(folder: Path, block_length: int) -> None:
+def test_report_25_32_one_logprob_for_each_token_and_none_past_a_stop_in_mid_block(
+    folder: Path, block_length: int
+) -> None:
     free = ask(**NO_END)
     text = outputs(folder, [free], drafter="none", block_length=0)[1].tokens
     # A stop string that the twelfth token completes: in blocks of eight it lies in the middle of one.
@@ -215,7 +217,7 @@ def test_the_watermark_raises_the_share_of_green_tokens_for_whoever_has_the_key(
     assert np.mean([green_share(output, 1234) for output in plain.values()]) < 0.4
 
 
-def test_21_vllm_18902_a_penalty_changes_the_output_and_speculation_does_not(folder: Path) -> None:
+def test_report_21_vllm_18902_a_penalty_changes_the_output_and_speculation_does_not(folder: Path) -> None:
     def text(frequency_penalty: float, drafter: str, block_length: int) -> tuple[int, ...]:
         submit = ask(temperature=0.0, frequency_penalty=frequency_penalty, **NO_END)
         return outputs(folder, [submit], drafter=drafter, block_length=block_length)[1].tokens

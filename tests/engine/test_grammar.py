@@ -128,7 +128,7 @@ def test_what_cannot_be_honoured_in_whole_is_refused_in_one_line(make: Callable[
     assert len(str(caught.value)) < 400
 
 
-def test_28_vllm_44006_masks_of_drafts_leave_the_matcher_where_it_was(
+def test_report_28_vllm_44006_masks_of_drafts_leave_the_matcher_where_it_was(
     grammars: Grammars, encode: Callable[[str], list[int]]
 ) -> None:
     text = encode('{"x": 12, "y": 3}')

@@ -155,7 +155,7 @@ def test_sequences_drafted_together_draft_as_alone(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("accepted", [0, 1, 3, 6])
-def test_row_39_the_bonus_position_is_caught_up_after_a_full_accept(
+def test_report_39_the_bonus_position_is_caught_up_after_a_full_accept(
     kind: DrafterKind, accepted: int, target: Decoder, folders: dict[DrafterKind, Path]
 ) -> None:
     """Whatever was accepted, the next drafts are those of a drafter that reads the text for the first time."""
@@ -198,7 +198,7 @@ def test_other_blocks_are_filled_anew(kind: DrafterKind, target: Decoder, folder
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_row_36_its_own_context_limit_shortens_k_and_ends_it(
+def test_report_36_its_own_context_limit_shortens_k_and_ends_it(
     kind: DrafterKind, target: Decoder, tiny_model: Path, tmp_path: Path
 ) -> None:
     """Draft context 64, target context 256."""
@@ -244,7 +244,7 @@ def test_a_long_prompt_is_read_over_several_calls(
     assert len(drafter.propose([sequence], [3])[0].tokens) == 3
 
 
-def test_row_7_drafting_stops_at_low_confidence(target: Decoder, tiny_model: Path, tmp_path: Path) -> None:
+def test_report_7_drafting_stops_at_low_confidence(target: Decoder, tiny_model: Path, tmp_path: Path) -> None:
     """llama.cpp's p_min of 0 let hopeless drafts be verified: here a draft ends when its product of probabilities
     falls under draft_stop, and may be empty."""
     folder = make_tiny_drafter(tmp_path / "d", tiny_model, DrafterKind.DRAFT_MODEL, outputs=384)
@@ -260,7 +260,7 @@ def test_row_7_drafting_stops_at_low_confidence(target: Decoder, tiny_model: Pat
     assert load(folder, target, stop=1.0).propose([sequence], [8])[0] == SILENT
 
 
-def test_row_7_a_draw_with_its_own_noise_is_never_dropped_for_what_came_of_it(
+def test_report_7_a_draw_with_its_own_noise_is_never_dropped_for_what_came_of_it(
     target: Decoder, tiny_model: Path, tmp_path: Path
 ) -> None:
     """Under rejection the length of a draft is the same for every draw: it rests on what was known before."""

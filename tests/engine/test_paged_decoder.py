@@ -103,7 +103,9 @@ def served(tiny_model: Path, native: NativeThreads, tmp_path_factory: pytest.Tem
     return Served(tiny_model, native, ("ngram", "suffix", str(head), str(twin)), 64 * WHOLE // 4)
 
 
-def test_64_requests_in_a_quarter_of_the_cache_half_of_them_cancelled_end_as_they_do_alone(served: Served) -> None:
+def test_report_64_requests_in_a_quarter_of_the_cache_half_of_them_cancelled_end_as_they_do_alone(
+    served: Served,
+) -> None:
     """With every kind of drafter; prompts of limit - 1, limit - 2, ... limit - 17 tokens are among them."""
     lot = random.Random(64)
     drafters = tuple(served.drafters.loaded)

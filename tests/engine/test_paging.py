@@ -160,7 +160,7 @@ def test_report_44_a_hundred_clients_that_leave_in_mid_block_leave_nothing_behin
     rig.assert_nothing_is_held()
 
 
-def test_64_requests_in_a_quarter_of_the_cache_half_of_them_cancelled_end_as_they_do_alone() -> None:
+def test_report_64_requests_in_a_quarter_of_the_cache_half_of_them_cancelled_end_as_they_do_alone() -> None:
     """Near the context limit too: prompts of limit - 1, limit - 2, ... limit - 17 tokens are among them."""
     rig = Rig(slots=64, blocks=64 * WHOLE // 4, context_limit=CONTEXT_LIMIT, chunk=500)
     lot = random.Random(64)

@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("verifier", list(Verifier))
 @pytest.mark.parametrize("right", [0, 5, 10])
-def test_27_28_json_under_every_verifier_and_drafter_is_whole_and_valid(
+def test_report_27_28_json_under_every_verifier_and_drafter_is_whole_and_valid(
     folder: Path, verifier: Verifier, right: int
 ) -> None:
     submits = [

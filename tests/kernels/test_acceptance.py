@@ -63,7 +63,7 @@ def test_block_verification_keeps_at_least_as_many_as_token_wise_rejection(case:
     assert by_block - by_token > -4 * math.hypot(error_by_token, error_by_block)
 
 
-def test_46_sglang_11572_expected_acceptance_is_never_above_1() -> None:
+def test_report_46_sglang_11572_expected_acceptance_is_never_above_1() -> None:
     generator = np.random.default_rng(0)
     for _ in range(200):
         size = int(generator.integers(2, 4))
@@ -87,7 +87,7 @@ def test_a_one_hot_drafter_is_kept_with_the_targets_probability_of_its_token() -
 @pytest.mark.parametrize("verifier", WITH_DRAFT_PROBS)
 @pytest.mark.parametrize("block_length", [1, 2, 3, 4])
 @pytest.mark.parametrize("case", [FOUR, PAPER], ids=["four tokens", "paper"])
-def test_13_vllm_54282_with_noise_of_its_own_a_drafter_leaves_the_target_unbiased(
+def test_report_13_vllm_54282_with_noise_of_its_own_a_drafter_leaves_the_target_unbiased(
     case: ContextFree, block_length: int, verifier: Verifier
 ) -> None:
     length = 4 if len(case.target_probs) == 2 else 2
@@ -97,7 +97,7 @@ def test_13_vllm_54282_with_noise_of_its_own_a_drafter_leaves_the_target_unbiase
 
 @pytest.mark.parametrize("verifier", WITH_DRAFT_PROBS)
 @pytest.mark.parametrize("block_length", [1, 4])
-def test_13_vllm_54282_a_drafter_that_shares_the_targets_noise_is_found_out(
+def test_report_13_vllm_54282_a_drafter_that_shares_the_targets_noise_is_found_out(
     block_length: int, verifier: Verifier
 ) -> None:
     def shared(position: int, index: int) -> tuple[int, int]:
@@ -122,7 +122,7 @@ def test_block_verification_finds_out_a_drafter_that_draws_a_positions_noise_aga
 
 
 @pytest.mark.parametrize("verifier", WITH_DRAFT_PROBS)
-def test_19_transformers_32867_a_greedy_draft_that_claims_to_be_sampled_is_found_out(verifier: Verifier) -> None:
+def test_report_19_transformers_32867_a_greedy_draft_that_claims_to_be_sampled_is_found_out(verifier: Verifier) -> None:
     def biased(claimed: tuple[DraftProbs | None, ...]) -> float:
         first = [0, 0, 0, 0]
         for seed in range(2000):

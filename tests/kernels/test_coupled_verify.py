@@ -71,7 +71,7 @@ def test_emits_what_the_dense_twin_emits_at_a_real_vocabulary(sampling: Sampling
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_21_vllm_18902_a_frequency_penalty_changes_the_text_and_equally_with_drafts(temperature: float) -> None:
+def test_report_21_vllm_18902_a_frequency_penalty_changes_the_text_and_equally_with_drafts(temperature: float) -> None:
     generator = torch.Generator().manual_seed(1)
     table = torch.randn(12, 8, generator=generator)
     table[:, 2] += 2.5  # a token that repeats unless it is penalised
@@ -93,7 +93,7 @@ def test_21_vllm_18902_a_frequency_penalty_changes_the_text_and_equally_with_dra
         assert text(0.0, block_length) == text(0.0, 0)
 
 
-def test_22_vllm_42744_min_p_and_logit_bias_are_applied_at_every_row_of_a_block() -> None:
+def test_report_22_vllm_42744_min_p_and_logit_bias_are_applied_at_every_row_of_a_block() -> None:
     logits = torch.zeros(4, 8)
     logits[:, 5] = 1.0
     forced = Sampling(temperature=5.0, min_p=1.0, logit_bias=((5, -100.0), (6, 3.0)))

@@ -102,7 +102,9 @@ def test_plain_decoding_of_the_other_verifiers_samples_the_target(verifier: Veri
 
 
 @pytest.mark.parametrize("block_length", [1, 2, 3, 4])
-def test_13_vllm_54282_coupled_noise_shared_by_drafter_and_target_leaves_the_target_unbiased(block_length: int) -> None:
+def test_report_13_vllm_54282_coupled_noise_shared_by_drafter_and_target_leaves_the_target_unbiased(
+    block_length: int,
+) -> None:
     check_distribution(verify, PURE, coupled_drafter, block_length, first_seed=200 + block_length)
 
 
@@ -119,7 +121,7 @@ def test_sampled_drafts_leave_the_target_unbiased(verifier: Verifier, block_leng
 
 @pytest.mark.parametrize("block_length", [1, 4])
 @pytest.mark.parametrize("verifier", Verifier)
-def test_19_transformers_32867_a_greedy_drafter_leaves_the_target_unbiased(
+def test_report_19_transformers_32867_a_greedy_drafter_leaves_the_target_unbiased(
     verifier: Verifier, block_length: int
 ) -> None:
     sampling = replace(PURE, verifier=verifier)
@@ -128,7 +130,9 @@ def test_19_transformers_32867_a_greedy_drafter_leaves_the_target_unbiased(
 
 @pytest.mark.parametrize("block_length", [2, 4])
 @pytest.mark.parametrize("verifier", Verifier)
-def test_18_vllm_22987_penalties_see_the_drafts_before_them_in_the_block(verifier: Verifier, block_length: int) -> None:
+def test_report_18_vllm_22987_penalties_see_the_drafts_before_them_in_the_block(
+    verifier: Verifier, block_length: int
+) -> None:
     drafter = coupled_drafter if verifier is Verifier.COUPLED else sampling_drafter
     sampling = replace(PENALISED, verifier=verifier)
     check_distribution(verify, sampling, drafter, block_length, first_seed=400 + block_length)

@@ -43,13 +43,15 @@ def engine_drafter(prefix: Prefix, sampling: Sampling, block_length: int) -> Dra
 
 @pytest.mark.parametrize("block_length", [1, 2, 4])
 @pytest.mark.parametrize("verifier", Verifier)
-def test_13_vllm_54282_the_engines_own_drafts_leave_the_target_unbiased(verifier: Verifier, block_length: int) -> None:
+def test_report_13_vllm_54282_the_engines_own_drafts_leave_the_target_unbiased(
+    verifier: Verifier, block_length: int
+) -> None:
     sampling = Sampling(temperature=0.9, verifier=verifier)
     check_distribution(verify, sampling, engine_drafter, block_length, first_seed=1000 + block_length)
 
 
 @pytest.mark.parametrize("verifier", Verifier)
-def test_18_vllm_22987_the_engines_own_drafts_under_penalties_and_truncation(verifier: Verifier) -> None:
+def test_report_18_vllm_22987_the_engines_own_drafts_under_penalties_and_truncation(verifier: Verifier) -> None:
     sampling = Sampling(temperature=1.1, top_p=0.9, top_k=5, repetition_penalty=1.3, verifier=verifier)
     check_distribution(verify, sampling, engine_drafter, 3, first_seed=1010)
 

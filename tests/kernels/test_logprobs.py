@@ -33,7 +33,7 @@ def test_the_row_is_not_changed() -> None:
     assert (row == np.arange(10)).all()
 
 
-def test_24_an_accepted_draft_has_its_own_rows_logprob_and_not_zero() -> None:
+def test_report_24_an_accepted_draft_has_its_own_rows_logprob_and_not_zero() -> None:
     logits = torch.randn(5, 50, generator=torch.Generator().manual_seed(2))
     sampling = Sampling(temperature=0.7, seed=4, top_k=10, logit_bias=((3, 2.0),))
     drafts: tuple[int, ...] = ()

@@ -50,7 +50,9 @@ def test_emits_exactly_what_the_dense_twin_emits(verifier: Verifier, seed: int, 
 
 @every_verifier
 @pytest.mark.parametrize("seed", range(30))
-def test_15_vllm_16952_neither_logits_nor_draft_probs_nor_history_are_changed(seed: int, verifier: Verifier) -> None:
+def test_report_15_vllm_16952_neither_logits_nor_draft_probs_nor_history_are_changed(
+    seed: int, verifier: Verifier
+) -> None:
     case = random_case(seed, 127, verifier)
     logits, blocks = case.logits.clone(), copy.deepcopy(case.blocks)
     verify(case.logits, case.blocks)
@@ -71,7 +73,7 @@ def test_15_vllm_16952_neither_logits_nor_draft_probs_nor_history_are_changed(se
 @every_verifier
 @pytest.mark.parametrize("vocabulary", [8, 127, 1025, 5000])
 @pytest.mark.parametrize("seed", range(8))
-def test_16_vllm_6038_a_block_emits_the_same_alone_in_a_batch_and_at_any_row(
+def test_report_16_vllm_6038_a_block_emits_the_same_alone_in_a_batch_and_at_any_row(
     seed: int, vocabulary: int, verifier: Verifier
 ) -> None:
     case = random_case(seed, vocabulary, verifier)
@@ -84,7 +86,9 @@ def test_16_vllm_6038_a_block_emits_the_same_alone_in_a_batch_and_at_any_row(
 
 @every_verifier
 @pytest.mark.parametrize("seed", range(60))
-def test_46_sglang_11572_a_block_keeps_at_most_its_drafts_and_emits_one_more(seed: int, verifier: Verifier) -> None:
+def test_report_46_sglang_11572_a_block_keeps_at_most_its_drafts_and_emits_one_more(
+    seed: int, verifier: Verifier
+) -> None:
     case = random_case(seed, 8, verifier)
     for block, chosen in zip(case.blocks, verify(case.logits, case.blocks), strict=True):
         kept = len(block.drafts) if chosen.tokens == block.drafts else max(len(chosen.tokens) - 1, 0)
@@ -96,7 +100,9 @@ def test_46_sglang_11572_a_block_keeps_at_most_its_drafts_and_emits_one_more(see
 
 @every_verifier
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_21_vllm_18902_a_frequency_penalty_is_applied_by_every_verifier(temperature: float, verifier: Verifier) -> None:
+def test_report_21_vllm_18902_a_frequency_penalty_is_applied_by_every_verifier(
+    temperature: float, verifier: Verifier
+) -> None:
     logits = torch.zeros(4, 8)
     logits[:, 2] = 9.0
     penalised = Sampling(temperature=temperature, frequency_penalty=20.0, verifier=verifier, seed=3)
@@ -206,7 +212,9 @@ def test_a_row_without_a_token_ends_the_block_before_it(verifier: Verifier, temp
 
 
 @every_verifier
-def test_24_llama_27972_every_token_has_the_raw_targets_logprob_and_25_one_entry_each(verifier: Verifier) -> None:
+def test_report_24_llama_27972_every_token_has_the_raw_targets_logprob_and_25_one_entry_each(
+    verifier: Verifier,
+) -> None:
     logits = torch.randn(40, 16, generator=torch.Generator().manual_seed(4)) * 2
     kept = 0
     for seed in range(8):

@@ -34,7 +34,7 @@ def steps(*pieces: bytes, end: bool = True) -> ScriptedEngine:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_25_chat_logprobs_have_one_entry_for_each_counted_token_in_order(stream: bool) -> None:
+def test_report_25_chat_logprobs_have_one_entry_for_each_counted_token_in_order(stream: bool) -> None:
     engine = steps(b"Hi ", "é".encode())
     fields: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
     reply = send(engine, CHAT, chat_body(logprobs=True, top_logprobs=2, **fields))
@@ -57,7 +57,7 @@ def test_25_chat_logprobs_have_one_entry_for_each_counted_token_in_order(stream:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_25_completion_logprobs_are_lists_of_one_length_with_offsets_into_the_text(stream: bool) -> None:
+def test_report_25_completion_logprobs_are_lists_of_one_length_with_offsets_into_the_text(stream: bool) -> None:
     engine = steps(b"ab", "é!".encode())
     reply = send(engine, COMPLETIONS, completion_body("x", logprobs=1, stream=stream))
     parts = (
@@ -82,7 +82,7 @@ def test_without_the_wish_there_are_no_logprobs() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_32_vllm_47616_nothing_is_listed_past_a_stop_string_in_mid_block(stream: bool) -> None:
+def test_report_32_vllm_47616_nothing_is_listed_past_a_stop_string_in_mid_block(stream: bool) -> None:
     reply = send(steps(b"one two STOP three", end=False), CHAT, chat_body(logprobs=True, stop=" STOP", stream=stream))
     if stream:
         choices = [chunk["choices"][0] for chunk in reply.events]
@@ -174,7 +174,7 @@ def test_a_prompt_token_beyond_the_models_vocabulary_is_a_400_for_that_request(m
 
 
 @pytest.mark.parametrize("cut", [1, 3, 7, 100])
-def test_30_a_streamed_call_is_one_delta_with_its_id_name_and_arguments(cut: int) -> None:
+def test_report_30_a_streamed_call_is_one_delta_with_its_id_name_and_arguments(cut: int) -> None:
     text = f"Sure. {CALL}"
     pieces = [text[at : at + cut] for at in range(0, len(text), cut)]
     engine = ScriptedEngine(says(*pieces), 400)

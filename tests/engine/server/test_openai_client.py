@@ -179,7 +179,7 @@ def test_json_schema_gives_json_that_validates_streamed_and_whole(client: openai
     assert whole.choices[0].finish_reason == "stop"
 
 
-def test_24_25_logprobs_are_the_same_with_and_without_speculation(client: openai.OpenAI) -> None:
+def test_report_24_25_logprobs_are_the_same_with_and_without_speculation(client: openai.OpenAI) -> None:
     fields: dict[str, Any] = {"logprobs": True, "top_logprobs": 3, "max_tokens": 48, "temperature": 0.7}
     drafted = chat(client, **fields).choices[0]
     plain = chat(client, extra_headers={"x-paceline-mode": "off"}, **fields).choices[0]

@@ -65,7 +65,7 @@ TEXTS = [*CALLED, *((text, text, list[tuple[str, object]]()) for text in UNCALLE
 
 
 @pytest.mark.parametrize(("whole", "text", "calls"), TEXTS)
-def test_30_trt_llm_17437_a_call_is_the_same_whole_and_character_by_character(
+def test_report_30_trt_llm_17437_a_call_is_the_same_whole_and_character_by_character(
     whole: str, text: str, calls: list[tuple[str, object]]
 ) -> None:
     assert read([whole]) == (text, calls)
@@ -73,12 +73,12 @@ def test_30_trt_llm_17437_a_call_is_the_same_whole_and_character_by_character(
 
 
 @pytest.mark.parametrize("at", range(1, len(call())))
-def test_30_a_mark_may_lie_across_the_edge_of_a_block(at: int) -> None:
+def test_report_30_a_mark_may_lie_across_the_edge_of_a_block(at: int) -> None:
     whole = f"So: {call()}."
     assert read([whole[:at], whole[at:]]) == ("So:.", [("weather", {"city": "Århus"})])
 
 
-def test_30_any_cut_of_any_text_gives_the_same() -> None:
+def test_report_30_any_cut_of_any_text_gives_the_same() -> None:
     parts = st.sampled_from(
         [call(), call("time", {"a": [1.5, None]}), "<tool_call>", "</tool_call>", "{", '"', " ", "x", "<"]
     )
