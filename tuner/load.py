@@ -72,7 +72,8 @@ async def stream(client: httpx.AsyncClient, model: str, prompt: Prompt, max_toke
             "POST",
             "/v1/chat/completions",
             json=_body(model, prompt, max_tokens) | {"stream": True},
-            headers=_headers(prompt),
+            # With a language of its own a request keeps the decision whose id its answer begins with.
+            headers=_headers(prompt) | {"x-paceline-language": prompt.language},
         ) as answer:
             if answer.status_code != 200:
                 await answer.aread()

@@ -38,15 +38,21 @@ def describe_machine(info: EngineInfo | None = None) -> dict[str, object]:
 def source_commit(folder: Path = _PACKAGE) -> str | None:
     """The git commit of the checkout that `folder`, this package's, is in, with ``-dirty`` where files differ from it.
 
-    None where git does not know this file: an installed package may lie in somebody else's repository.
+    What lies in ``docs`` does not count: results are written there. None where git does not know this file: an installed
+    package may lie in somebody else's repository.
     """
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(folder), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
     try:
-        for asked in ("ls-files --error-unmatch machine.py", "describe --always --dirty --exclude=*"):
-            command = ["git", "-C", str(folder), *asked.split()]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
+        git("ls-files", "--error-unmatch", "machine.py")
+        commit = git("rev-parse", "--short", "HEAD")
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ":(top)", ":(top,exclude)docs")
     except (OSError, subprocess.CalledProcessError):  # no git, no repository, or not of this file
         return None
-    return done.stdout.strip()
+    return f"{commit}-dirty" if changed else commit
 
 
 def _version(distribution: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import httpx
 
-from tuner.load import Outcome, run_closed_loop, send
+from tuner.load import Outcome, run_closed_loop, send, stream
 from tuner.workload import Prompt, load_workload
 
 PROMPTS = load_workload(["chat"])[:6]
@@ -42,6 +42,23 @@ def test_a_prompt_is_sent_as_people_send_it_with_a_seed_of_its_own() -> None:
     assert bodies[0]["seed"] == bodies[1]["seed"] != bodies[2]["seed"]
     assert sent[0].headers["x-paceline-route"] == "chat"
     assert (outcome.status, outcome.completion_tokens, outcome.text, outcome.looped) == (200, 3, "hello", False)
+
+
+def test_a_stream_names_its_language_so_that_it_keeps_the_decision_that_it_is_known_by() -> None:
+    sent: list[httpx.Request] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        sent.append(request)
+        piece = {"choices": [{"delta": {"content": "hello"}}]}
+        return httpx.Response(200, text=f"data: {json.dumps(piece)}\n\n", headers={"x-paceline-decision": "one"})
+
+    async def ask() -> tuple[str, int]:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(handler), base_url="http://paceline") as client:
+            streamed = await stream(client, "tiny", PROMPTS[0], 16)
+            return streamed.decision_id, len(streamed.arrivals)
+
+    assert asyncio.run(ask()) == ("one", 1)
+    assert sent[0].headers["x-paceline-language"] == PROMPTS[0].language
 
 
 def test_the_shorter_of_two_limits_counts() -> None:

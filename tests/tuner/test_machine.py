@@ -41,6 +41,11 @@ def test_a_checkout_tells_its_commit_and_whether_files_differ_from_it(tmp_path: 
     git("commit", "--quiet", "-m", "one")
     commit = git("rev-parse", "--short", "HEAD")
     assert source_commit(tmp_path) == commit
+    results = tmp_path / "docs" / "results.json"
+    results.parent.mkdir()
+    results.write_text("1\n")
+    git("add", "docs")
+    assert source_commit(tmp_path) == commit, "results are no source"
     file.write_text("two\n")
     assert source_commit(tmp_path) == f"{commit}-dirty"
 
