@@ -255,7 +255,7 @@ def run_table() -> str:
     return (
         markdown(header, rows)
         + f"\n`paceline bench {lists} --repeats {command['repeats']}`: {machine['model']} in {machine['dtype']} on "
-        + f"{machine['cores']} cores ({machine['processor']}), {machine['threads']} thread in the engine. "
+        + f"{machine['cores']} cores ({machine['processor']}), threads of the engine: {machine['threads']}. "
         + "Medians over rounds of the same prompts with the same seeds, arms in turn within one process, order "
         + "reversed; 95 % intervals over rounds. "
         + f"{report['texts_that_differ_between_arms']} outputs differ between arms.{losses(report)} The whole "

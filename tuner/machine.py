@@ -38,8 +38,8 @@ def describe_machine(info: EngineInfo | None = None) -> dict[str, object]:
 def source_commit(folder: Path = _PACKAGE) -> str | None:
     """The git commit of the checkout that `folder`, this package's, is in, with ``-dirty`` where files differ from it.
 
-    What lies in ``docs`` does not count: results are written there. None where git does not know this file: an installed
-    package may lie in somebody else's repository.
+    What lies in ``docs`` does not count: results are written there. None where git does not know this file: an
+    installed package may lie in somebody else's repository.
     """
 
     def git(*arguments: str) -> str:
