@@ -37,7 +37,7 @@ class Delta:
     finish: FinishReason | None
     """STOP or LENGTH with the last one."""
     looped: bool = False
-    """With the last one: the output repeated itself, see `policies.types.RequestStats.looped`."""
+    """With the last one: the output repeated itself, see `policies.stats.RequestStats.looped`."""
     logprobs: tuple[TokenEntry, ...] = ()
     calls: tuple[ToolCall, ...] = ()
     cached_tokens: int = 0

@@ -30,6 +30,7 @@ from engine.server.token_endpoints import TokenEndpoints
 from engine.server.tokenizer import Tokenizer
 from engine.server.tools import Tools
 from policies.protocols import DecisionSource, TelemetrySink
+from policies.quoting import shown
 
 _LONG_BODY_BYTES = 64 << 10
 """Longer bodies are parsed in a thread, so that no stream waits for them."""
@@ -98,7 +99,7 @@ class _Server:
     async def model(self, model: str) -> dict[str, Any]:
         if model != self._options.model:
             raise ApiError(
-                f"There is no model {errors.shown(model)} here; the one served is {self._options.model!r}.",
+                f"There is no model {shown(model)} here; the one served is {self._options.model!r}.",
                 status=404,
                 param="model",
                 code="model_not_found",

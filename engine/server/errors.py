@@ -1,6 +1,5 @@
 """What a client reads when something is wrong: OpenAI's error shape, one sentence, field and remedy named."""
 
-import json
 import logging
 from http import HTTPStatus
 
@@ -10,9 +9,9 @@ from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 from engine.server.reading import RepeatedKeyError
+from policies.quoting import clipped, shown
 
 _log = logging.getLogger(__name__)
-_SHOWN_LENGTH = 60
 _PARAM_LENGTH = 512
 _OF_READING = {413: "body_too_large", 408: "body_timeout"}
 """Codes of the failures of `engine.server.reading`, whose details are sentences."""
@@ -72,19 +71,6 @@ def repeated(field: str, error: RepeatedKeyError) -> ApiError:
 
 def unavailable(message: str) -> ApiError:
     return ApiError(message, status=503, code="unavailable", kind="server_error")
-
-
-def shown(value: object) -> str:
-    """`value` as JSON, cut to a length that fits a sentence."""
-    try:
-        text = json.dumps(value, ensure_ascii=False)
-    except ValueError:  # an integer with more digits than Python is willing to print
-        text = "a number too long to show"
-    return clipped(text)
-
-
-def clipped(text: str) -> str:
-    return text if len(text) <= _SHOWN_LENGTH else text[: _SHOWN_LENGTH - 1] + "…"
 
 
 def log_failure(error: ApiError, scope: Scope) -> None:

@@ -4,8 +4,9 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from engine.server.errors import ApiError, invalid, missing, shown, unsupported
+from engine.server.errors import ApiError, invalid, missing, unsupported
 from engine.server.rules import Rule, is_integer
+from policies.quoting import shown
 
 _LIKENESS = 0.75
 """Of a field that is suggested for an unknown one: a slip of the pen or two, and not another word."""

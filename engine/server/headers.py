@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from engine.server.errors import ApiError, clipped, invalid
+from engine.server.errors import ApiError, invalid
 from policies.languages import LANGUAGES
+from policies.quoting import clipped
 from policies.types import OTHER_ROUTE, Decision
 
 ROUTE, LANGUAGE, MODE, DEBUG = "x-paceline-route", "x-paceline-language", "x-paceline-mode", "x-paceline-debug"

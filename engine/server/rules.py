@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from engine.server.errors import shown
+from policies.quoting import shown
 
 MAX_CHOICES = 8
 MAX_PROMPTS = 64

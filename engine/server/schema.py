@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.server.controls import OutputControls, output_controls
-from engine.server.errors import ApiError, invalid, missing, shown, unsupported
+from engine.server.errors import ApiError, invalid, missing, unsupported
 from engine.server.fields import checked, token_ids
 from engine.server.rules import (
     CHAT_RULES,
@@ -19,6 +19,7 @@ from engine.server.rules import (
     number,
 )
 from engine.server.tools import Message, Tools, parse_calls, parse_tools
+from policies.quoting import shown
 
 _LEAST_TEMPERATURE = 1e-9
 """Below it no two float32 logits that differ leave any chance to the lower one: that is greedy."""

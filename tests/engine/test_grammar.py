@@ -24,6 +24,7 @@ from engine.grammar import (
     tool_text_grammar,
 )
 from engine.grammar_check import MAX_GRAMMAR_CHARACTERS
+from tests.engine.lock_watch import longest_wait
 from tests.engine.logit_target import VOCABULARY
 from tests.engine.tiny_model import END_OF_TEXT, IM_END, make_tiny_model
 
@@ -391,17 +392,4 @@ def test_many_sequences_with_one_grammar_do_not_keep_one_with_another_waiting(
 
 def test_other_threads_run_while_a_large_grammar_is_checked() -> None:
     schema = fields(600, required=True)
-    done = threading.Event()
-
-    def work() -> None:
-        json_schema_grammar(schema)
-        done.set()
-
-    worker = threading.Thread(target=work)
-    longest, last = 0.0, time.perf_counter()
-    worker.start()
-    while not done.wait(0.001):
-        now = time.perf_counter()
-        longest, last = max(longest, now - last), now
-    worker.join()
-    assert longest < 0.1
+    assert longest_wait(lambda: json_schema_grammar(schema)) < 0.1

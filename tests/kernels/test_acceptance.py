@@ -1,6 +1,6 @@
 """How many drafts rejection and block verification keep, and that noise which must be independent is.
 
-Numbers in names: field reports in the research notes. Seeds are fixed, so a p-value is the same in every run.
+Numbers in names: docs/field-reports.md. Seeds are fixed, so a p-value is the same in every run.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The lazy verifier against its dense twin, and what it owes its callers. Numbers: reports in the research notes."""
+"""The lazy verifier against its dense twin, and what it owes its callers. Numbers: docs/field-reports.md."""
 
 import math
 from dataclasses import replace

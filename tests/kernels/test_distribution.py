@@ -1,7 +1,7 @@
 """The sampled text follows the target exactly, under every verifier, at every block length and with every drafter;
 broken verifiers fail.
 
-Numbers in names: field reports in the research notes. Seeds are fixed, so a p-value is the same in every run.
+Numbers in names: docs/field-reports.md. Seeds are fixed, so a p-value is the same in every run.
 """
 
 from collections.abc import Callable

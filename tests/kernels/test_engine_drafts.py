@@ -1,6 +1,6 @@
 """Drafts as the engine's learned drafters choose them in C, under every verifier: the text follows the target.
 
-Numbers in names: field reports in the research notes.
+Numbers in names: docs/field-reports.md.
 """
 
 import ctypes

@@ -1,6 +1,6 @@
 """Rejection and block verification against their dense twins, and what every verifier owes its callers.
 
-Numbers in names: field reports in the research notes.
+Numbers in names: docs/field-reports.md.
 """
 
 import copy

@@ -18,13 +18,13 @@ from pydantic import AfterValidator
 
 from policies.decision_id import describe
 from policies.languages import LANGUAGES
+from policies.quoting import clipped, shown
 from policies.records import AuditEntry
 from policies.types import OTHER_ROUTE, KillSwitch, Pin
 from tuner.api import views
 from tuner.api.bodies import DrafterBody, KillSwitchBody, PinBody, ReasonText, printable
 from tuner.api.drafters import DrafterConflictError, DrafterControl
 from tuner.api.durations import parse_duration
-from tuner.api.faults import clipped, shown
 from tuner.api.problems import ProblemError, install
 from tuner.metrics import CONTENT_TYPE
 from tuner.recorder import Recorder

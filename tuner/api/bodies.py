@@ -5,9 +5,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from policies.quoting import clipped
 from policies.types import PLAIN
 from tuner.api.durations import parse_duration
-from tuner.api.faults import clipped
 from tuner.settings import BlockLength, DrafterName
 
 

@@ -1,12 +1,11 @@
 """What is wrong with a request, in one sentence for each fault: the field, its value, the remedy."""
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from policies.quoting import clipped, shown
 from policies.types import MAX_BLOCK_LENGTH
 
-_SHOWN_CHARACTERS = 60
 _REMEDIES: Mapping[str, str] = {
     "route": "the name of a configured route, or * for all where that can be",
     "drafter": "the name of a drafter, of at most 256 characters",
@@ -54,16 +53,3 @@ def _of_the_body(error: Mapping[str, Any]) -> str:
     if isinstance(error["input"], bytes):
         return "The body is not sent as JSON; send it with the header content-type: application/json"
     return f"The body is {shown(error['input'])}; send one JSON object"
-
-
-def shown(value: object) -> str:
-    """`value` as JSON, cut to a length that fits a sentence."""
-    try:
-        text = json.dumps(value, ensure_ascii=False)
-    except ValueError:  # an integer with more digits than Python is willing to print
-        text = "a number too long to show"
-    return clipped(text)
-
-
-def clipped(text: str) -> str:
-    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"

@@ -9,7 +9,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from tuner.api.faults import clipped, faults
+from policies.quoting import clipped
+from tuner.api.faults import faults
 
 log = logging.getLogger(__name__)
 

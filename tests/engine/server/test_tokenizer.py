@@ -1,8 +1,6 @@
 """engine.server.tokenizer on a real tokenizer folder."""
 
 import json
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from engine.server.detokenize import TextStream
 from engine.server.errors import ApiError
 from engine.server.tokenizer import ModelTokenizer, load_tokenizer
 from engine.server.tools import CallTurn, Message, parse_tools
+from tests.engine.lock_watch import longest_wait
 from tests.engine.tiny_model import IM_END, IM_START, make_tiny_model
 
 VOCABULARY = 384
@@ -160,20 +159,7 @@ def test_a_text_is_refused_by_its_length_only_where_its_tokens_are_too_many(fold
 
 def test_other_threads_run_while_a_long_text_is_tokenised(tokenizer: ModelTokenizer) -> None:
     text = "some words to be read, " * 60_000
-    done = threading.Event()
-
-    def work() -> None:
-        tokenizer.encode(text)
-        done.set()
-
-    worker = threading.Thread(target=work)
-    longest, last = 0.0, time.perf_counter()
-    worker.start()
-    while not done.wait(0.001):
-        now = time.perf_counter()
-        longest, last = max(longest, now - last), now
-    worker.join()
-    assert longest < 0.3
+    assert longest_wait(lambda: tokenizer.encode(text)) < 0.3
 
 
 def test_half_of_a_surrogate_pair_in_the_arguments_of_a_call_is_no_fault(folder: Path, tmp_path: Path) -> None:
