@@ -1,10 +1,20 @@
 """The shared words and protocols. Importing this package imports no database library and no tensor library."""
 
-from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy, PassCost, Survival, Window
+from policies.cycle_policy import (
+    INITIAL_CYCLE_POLICY,
+    CyclePolicy,
+    DraftCost,
+    Knobs,
+    Outlook,
+    PassCost,
+    Survival,
+    Window,
+)
 from policies.protocols import DecisionSource, FixedPolicy, TelemetrySink
 from policies.stats import (
     BlockEnd,
     CycleStats,
+    DraftTiming,
     EngineInfo,
     EngineStatus,
     FinishReason,
@@ -48,6 +58,8 @@ __all__ = [
     "CycleStats",
     "Decision",
     "DecisionSource",
+    "DraftCost",
+    "DraftTiming",
     "EngineInfo",
     "EngineStatus",
     "Evidence",
@@ -55,8 +67,10 @@ __all__ = [
     "FixedPolicy",
     "Interval",
     "KillSwitch",
+    "Knobs",
     "LoadStep",
     "Mode",
+    "Outlook",
     "PassCost",
     "Pin",
     "Policy",

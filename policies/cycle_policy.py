@@ -1,7 +1,7 @@
 """What one cycle reads: kill switches, the window, survivals and costs; see `policies.types` for the words."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +15,49 @@ class Survival:
         if not self.by_confidence:
             return ()
         return self.by_confidence[min(confidence, len(self.by_confidence) - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a block of one drafter is expected to bring in one context, before anything is drafted."""
+
+    survival: tuple[float, ...]
+    """S_1..S_n, unconditioned on confidence: silent and short proposals count as rejected."""
+    offered: tuple[float, ...]
+    """``offered[j - 1]``: the share of blocks in which at least j tokens are proposed if that many are requested."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftCost:
+    """Seconds that one drafter takes in one cycle, on top of the target's pass. Drafting is sequential: each step is
+    one pass of the drafter over all the sequences that it serves."""
+
+    call_seconds: float
+    sequence_seconds: float
+    step_seconds: float
+    row_seconds: float
+
+    def seconds(self, sequences: float, steps: float, rows: float) -> float:
+        """For `sequences` asked, `steps` drafts in the longest proposal, `rows` drafts in all; 0 if none is asked."""
+        if sequences <= 0:
+            return 0.0
+        return (
+            self.call_seconds + self.sequence_seconds * sequences + self.step_seconds * steps + self.row_seconds * rows
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """Settings that may change while the engine serves; None keeps what the engine was started with."""
+
+    ngram_min_match: int | None = None
+    ngram_max_match: int | None = None
+    draft_stop: float | None = None
+    """A learned drafter's proposal ends before the product of its confidences falls under this."""
+    draft_temperature: float | None = None
+    """What the drafter's own sampling temperature is multiplied by; 1 is the request's. Not used for greedy ones."""
+    prefill_chunk: int | None = None
+    """Tokens of prompt in one step; the whole engine's, so it is read from ``*`` alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +107,24 @@ class CyclePolicy:
     """Keyed by drafter: the pooled curve, for contexts not seen yet."""
     cost: PassCost | None
     """None before the calibration: then nothing but forced decisions speculates."""
-    draft_seconds: Mapping[str, float]
-    """Seconds of one proposal for one sequence, by drafter."""
+    draft_costs: Mapping[str, DraftCost]
+    """By drafter; one without an entry counts as free."""
     margin: float
     """Predicted gain that speculation must show over plain before it is used, e.g. 0.02."""
     max_neighbour_slowdown: float
     """No running sequence's predicted seconds per token may exceed this multiple of plain."""
     killed_routes: frozenset[str] = frozenset()
     """Routes whose kill switch is on; `kill` is the one for all."""
+    outlooks: Mapping[tuple[str, str, str], Outlook] = field(default_factory=dict)
+    """Keyed by (drafter, route, language); for deciding how much to draft."""
+    default_outlooks: Mapping[str, Outlook] = field(default_factory=dict)
+    """Keyed by drafter, for contexts not seen yet."""
+    tpot_limits: Mapping[str, float] = field(default_factory=dict)
+    """Seconds per output token that a route's objective allows; routes without an objective are left out."""
+    knobs: Mapping[str, Knobs] = field(default_factory=dict)
+    """By route; ``*`` for the others."""
+    hold: bool = False
+    """The safety budget is spent: nothing but forced decisions speculates, and nothing is shadowed at a cost."""
 
 
 INITIAL_CYCLE_POLICY = CyclePolicy(
@@ -81,7 +134,7 @@ INITIAL_CYCLE_POLICY = CyclePolicy(
     survivals={},
     default_survivals={},
     cost=None,
-    draft_seconds={},
+    draft_costs={},
     margin=0.02,
     max_neighbour_slowdown=1.10,
 )

@@ -93,6 +93,8 @@ class CycleStats:
     """Sequences that gave their KV blocks back and wait again, since the stats before."""
     reused_tokens: int = 0
     """Positions of the KV cache taken over from earlier sequences instead of computed, since the stats before."""
+    shadow_seconds: float = 0.0
+    """Part of `cycle_seconds`: drafting of `Decision.shadows`, which nobody verifies."""
     ended_at: float = 0.0
     """`time.monotonic()` when its tokens left the engine; 0.0 for cycles of the calibration."""
 
@@ -130,6 +132,19 @@ class RequestStats:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftTiming:
+    """One call of a drafter, timed at start on synthetic sequences."""
+
+    drafter: str
+    sequences: int
+    steps: int
+    """Drafts of the longest proposal."""
+    rows: int
+    """Drafts of all proposals."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class EngineInfo:
     """What the engine says of itself once it can serve."""
 
@@ -153,6 +168,15 @@ class EngineInfo:
     """(load, median seconds of the linear layers alone for that many tokens)."""
     memory_bytes: int = 0
     """The most that the engine process takes, computed before anything was loaded; 0 where nobody did."""
+    draft_calibration: tuple[DraftTiming, ...] = ()
+    """Calls of each drafter timed at start, to seed the cost of drafting."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """What statistics depend on, with a short fingerprint of each: ``target``, ``tokenizer``, ``engine``, and every
+    drafter by name. A changed fingerprint resets what it touches."""
+    resident_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Memory that each drafter holds, used or not."""
+    resident_seconds: Mapping[str, float] = field(default_factory=dict)
+    """Seconds that each drafter adds to a plain cycle by being loaded: what keeping it while it is off costs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -264,3 +264,7 @@ class Decision:
     """True for a pin or a fixed arm: the allocation uses `cap` as it stands and does not weigh it."""
     reason: Reason
     policy_version: int
+    shadows: tuple[str, ...] = ()
+    """Drafters that propose beside this request, in memory, and are scored against what is emitted; never verified."""
+    propensity: float = 1.0
+    """The probability with which this drafter was given to this request; below 1 where chance chose among several."""

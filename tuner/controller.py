@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy
+from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy, DraftCost
 from policies.ladder import ANY, kill_for, pin_for
 from policies.stats import CycleStats, EngineInfo, RequestStats
 from policies.types import (
@@ -347,7 +347,7 @@ class Controller:
             survivals=survivals,
             default_survivals={self._drafter: rounded(self._pooled)} if self._drafter != PLAIN else {},
             cost=self._cost.cost,
-            draft_seconds=self._cost.draft_seconds,
+            draft_costs={name: DraftCost(0.0, each, 0.0, 0.0) for name, each in self._cost.draft_seconds.items()},
             margin=self._options.margin,
             max_neighbour_slowdown=self._options.max_neighbour_slowdown,
             killed_routes=self._orders.killed_routes,

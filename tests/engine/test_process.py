@@ -189,7 +189,7 @@ def test_setting_a_policy_never_blocks_even_if_the_engine_does_not_read(shared: 
 
 
 def test_a_message_that_cannot_cross_fails_in_front_of_its_sender(shared: Shared, client: EngineClient) -> None:
-    policy = dataclasses.replace(INITIAL_CYCLE_POLICY, draft_seconds=MappingProxyType({}))
+    policy = dataclasses.replace(INITIAL_CYCLE_POLICY, draft_costs=MappingProxyType({}))
     with pytest.raises(TypeError, match="mappingproxy"):
         client.set_cycle_policy(policy)
     assert shared.run(client.status()).running == 0

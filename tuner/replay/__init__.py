@@ -1,0 +1,1 @@
+"""Replay: any controller over the same traces, with the truth known."""

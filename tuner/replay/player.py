@@ -1,0 +1,100 @@
+"""What a controller is to the simulator: ours and every baseline implement `Player`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from policies.types import PLAIN
+from tuner.replay.trace import Costs, TracedRequest
+
+
+class Running:
+    """One running sequence. The simulator owns all of it but `drafter`, `cap`, `requested`, `verified` and `notes`."""
+
+    __slots__ = (
+        "accepted",
+        "cap",
+        "confidence",
+        "drafter",
+        "emitted",
+        "index",
+        "kv_tokens",
+        "notes",
+        "output_tokens",
+        "position",
+        "proposed",
+        "request",
+        "requested",
+        "verified",
+    )
+
+    def __init__(self, index: int, request: TracedRequest) -> None:
+        self.index = index
+        """Place in the trace; it serves as the request's key."""
+        self.request = request
+        self.output_tokens = request.output_tokens
+        self.position = 0
+        """Output tokens so far."""
+        self.kv_tokens = request.prompt_tokens + 1
+        self.drafter = PLAIN
+        self.cap = 0
+        """For the player's own use."""
+        self.requested = 0
+        """Block length asked for in this cycle; the simulator cuts it to what is left of the request less one."""
+        self.proposed = 0
+        self.confidence = 0
+        self.verified = 0
+        """Set to `proposed` before `Player.verify`, which may lower it."""
+        self.accepted = 0
+        self.emitted = 0
+        self.notes: Any = None
+        """Whatever the player keeps for this sequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a controller is told at its start, as an engine tells it after its calibration."""
+
+    drafters: tuple[str, ...]
+    """Without `PLAIN`."""
+    slots: int
+    calibrated: Costs
+    """The true costs with the errors that a calibration has."""
+    confidence_buckets: Mapping[str, int]
+    """Largest confidence bucket of each drafter."""
+    seed: int
+
+
+class Player(Protocol):
+    """A controller in a replay. One is made for each run; it may not look at `Running.request.drafts`, which is the
+    future, except where its published form is told as much (then its docstring says so)."""
+
+    name: str
+
+    def start(self, world: World, memory: Any) -> None:
+        """Before the first request, and again after a restart: `memory` is what `save` gave, or None."""
+        ...
+
+    def save(self) -> Any:
+        """What a restart with memory gets; None where the published controller keeps nothing."""
+        ...
+
+    def admit(self, one: Running, load: int) -> None:
+        """A request begins to decode; `load` sequences run, it included."""
+        ...
+
+    def plan(self, running: list[Running]) -> None:
+        """Before drafting: set `drafter` and `requested` of each sequence."""
+        ...
+
+    def verify(self, running: list[Running]) -> None:
+        """After drafting: `proposed` and `confidence` are set; lower `verified` where less is to be verified."""
+        ...
+
+    def observe(self, running: list[Running], seconds: float, now: float) -> None:
+        """After the cycle: `accepted` and `emitted` are set; it took `seconds` as measured, and ended at `now`."""
+        ...
+
+    def finish(self, one: Running) -> None:
+        """A request has ended."""
+        ...
