@@ -142,6 +142,9 @@ class DraftTiming:
     rows: int
     """Drafts of all proposals."""
     seconds: float
+    catch_up_tokens: int = 0
+    """Tokens of text, over all sequences, that it had to read first because it had never been asked about them; what a
+    cycle has just added to a text is not counted."""
 
 
 @dataclass(frozen=True, slots=True)
