@@ -92,7 +92,7 @@ class RowWriter:
                     "context_id": context_id,
                     "version": policy.version,
                     "drafter": policy.arm.drafter,
-                    "schedule": [[step.load_low, step.load_high, step.block_length] for step in policy.arm.schedule],
+                    "schedule": policy.arm.entries,
                     "state": policy.state.value,
                     "reason": policy.reason.value,
                     "evidence": asdict(policy.evidence),
@@ -157,7 +157,7 @@ def policy_of(row: PolicyRow) -> Policy:
     return Policy(
         context=context_of(row.context),
         version=row.version,
-        arm=Arm(row.drafter, tuple(LoadStep(low, high, block_length) for low, high, block_length in row.schedule)),
+        arm=Arm(row.drafter, tuple(LoadStep(*entry) for entry in row.schedule)),
         state=PolicyState(row.state),
         reason=Reason(row.reason),
         evidence=_evidence(row.evidence),

@@ -28,7 +28,7 @@ context
     (model, route, language). Sampling class, structured or not and prompt length shift acceptance inside it
     and are no keys of a policy.
 arm
-    A drafter with a load-to-block-length schedule.
+    Drafters with a load-to-block-length schedule: mostly one, but another may serve at other loads.
 policy
     The arm in force for a context, versioned.
 decision
@@ -142,11 +142,14 @@ class RequestFeatures:
 
 @dataclass(frozen=True, slots=True)
 class LoadStep:
-    """Block length for ``load_low <= load <= load_high``."""
+    """Who drafts, and how far, at ``load_low <= load <= load_high``."""
 
     load_low: int
     load_high: int
     block_length: int
+    """0 where no fixed block length beats plain."""
+    drafter: str
+    """Also where `block_length` is 0: it goes on proposing, and cycles verify what it is sure of."""
 
     @property
     def loads(self) -> str:
@@ -156,9 +159,10 @@ class LoadStep:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """A drafter with its load-to-block-length schedule, in rising order of load."""
+    """A load-to-block-length schedule, in rising order of load; its steps may name different drafters."""
 
     drafter: str
+    """The drafter at the loads that were served lately; at other loads the steps say."""
     schedule: tuple[LoadStep, ...]
 
     def block_length(self, load: int) -> int:
@@ -167,6 +171,23 @@ class Arm:
             if step.load_low <= load <= step.load_high:
                 return step.block_length
         return 0
+
+    def drafter_at(self, load: int) -> str:
+        """Who drafts at `load`; the last step's drafter beyond it, and the arm's where there are no steps."""
+        for step in self.schedule:
+            if load <= step.load_high:
+                return step.drafter
+        return self.schedule[-1].drafter if self.schedule else self.drafter
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """Every drafter that has a block length in the schedule, in rising order of load."""
+        return tuple(dict.fromkeys(step.drafter for step in self.schedule if step.block_length))
+
+    @property
+    def entries(self) -> list[list[int | str]]:
+        """The schedule as JSON: [load_low, load_high, block_length, drafter] of each step."""
+        return [[step.load_low, step.load_high, step.block_length, step.drafter] for step in self.schedule]
 
     @property
     def cap(self) -> int:
@@ -178,7 +199,7 @@ class Arm:
         """One block length at every load."""
         if drafter == PLAIN or block_length == 0:
             return PLAIN_ARM
-        return cls(drafter, (LoadStep(1, load_limit, block_length),))
+        return cls(drafter, (LoadStep(1, load_limit, block_length, drafter),))
 
 
 PLAIN_ARM = Arm(PLAIN, ())

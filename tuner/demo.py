@@ -104,7 +104,7 @@ def as_json(snapshot: PolicySnapshot, traffic: Traffic, database: str) -> dict[s
                 "route": policy.context.route,
                 "language": policy.context.language,
                 "drafter": policy.arm.drafter,
-                "schedule": [[step.load_low, step.load_high, step.block_length] for step in policy.arm.schedule],
+                "schedule": policy.arm.entries,
                 "state": policy.state.value,
                 "reason": policy.reason.value,
                 "note": policy.evidence.note,
@@ -289,8 +289,13 @@ def verdict_text(snapshot: PolicySnapshot) -> str:
 
 
 def schedule_text(policy: Policy) -> str:
-    """``1-2: 8, 3-4: 4, 5-16: off``."""
-    return ", ".join(f"{step.loads}: {step.block_length or 'off'}" for step in policy.arm.schedule) or "off"
+    """``1-2: 8, 3-4: 4, 5-16: off``; drafters are named where there are several: ``1-2: head 8, 3-4: ngram 4``."""
+    several = len(policy.arm.drafters) > 1
+    lengths = [
+        (f"{step.drafter} {step.block_length}" if several else f"{step.block_length}") if step.block_length else "off"
+        for step in policy.arm.schedule
+    ]
+    return ", ".join(f"{step.loads}: {text}" for step, text in zip(policy.arm.schedule, lengths, strict=True)) or "off"
 
 
 def speedup_text(policy: Policy) -> str:

@@ -135,7 +135,7 @@ class Recorder:
         details = {
             "version": policy.version,
             "drafter": policy.arm.drafter,
-            "schedule": [[step.load_low, step.load_high, step.block_length] for step in policy.arm.schedule],
+            "schedule": policy.arm.entries,
             "state": policy.state.value,
             "note": policy.evidence.note,
         }

@@ -54,14 +54,14 @@ def block_lengths(
     return tuple(lengths)
 
 
-def merged(lengths: Sequence[int]) -> tuple[LoadStep, ...]:
-    """`lengths` at loads 1, 2, ... as steps."""
+def merged(drafter: str, lengths: Sequence[int]) -> tuple[LoadStep, ...]:
+    """`lengths` of `drafter` at loads 1, 2, ... as steps."""
     steps: list[LoadStep] = []
     for load, length in enumerate(lengths, start=1):
         if steps and steps[-1].block_length == length:
-            steps[-1] = LoadStep(steps[-1].load_low, load, length)
+            steps[-1] = LoadStep(steps[-1].load_low, load, length, drafter)
         else:
-            steps.append(LoadStep(load, load, length))
+            steps.append(LoadStep(load, load, length, drafter))
     return tuple(steps)
 
 

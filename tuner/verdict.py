@@ -74,7 +74,7 @@ def _verdict(
 
     cap, margin = bounds.cap, bounds.margin
     lengths = schedule.block_lengths(found.curve, found.cost, bounds.slots, found.kv_each, cap, margin, learned)
-    steps = schedule.merged(lengths)
+    steps = schedule.merged(found.drafter, lengths)
     if found.curve.blocks < bounds.learning_blocks:
         # Until the verdict the schedule is a guess from relatives: it is shown as it first was.
         learning = previous is not None and previous.state is PolicyState.LEARNING

@@ -27,7 +27,7 @@ def policy(version: int, context: Context = CONTEXT, created_at: float = 100.0) 
     return Policy(
         context=context,
         version=version,
-        arm=Arm("ngram", (LoadStep(1, 2, 8), LoadStep(3, 8, 4))),
+        arm=Arm("ngram", (LoadStep(1, 2, 8, "ngram"), LoadStep(3, 8, 4, "suffix"))),
         state=PolicyState.ON,
         reason=Reason.LEARNED,
         evidence=Evidence(

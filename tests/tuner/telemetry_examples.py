@@ -40,7 +40,7 @@ INFO = EngineInfo(
 STATUS = EngineStatus(cycle=9, running=3, waiting=2, free_slots=3, free_blocks=40, policy_version=1)
 GAUGES = Gauges(engine=STATUS, store_up=True, telemetry_dropped=5, recorder_dropped=7)
 GAIN = Interval(1.9, 1.7, 2.1)
-NGRAM_ARM = Arm("ngram", (LoadStep(1, 2, 8), LoadStep(3, 4, 4)))
+NGRAM_ARM = Arm("ngram", (LoadStep(1, 2, 8, "ngram"), LoadStep(3, 4, 4, "ngram")))
 
 
 def sequence(

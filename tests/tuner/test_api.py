@@ -96,7 +96,7 @@ def test_policies_has_one_line_for_each_context(admin: Admin) -> None:
     (line,) = admin.client.get("/api/v1/policies").json()["policies"]
     assert (line["route"], line["language"], line["drafter"], line["state"]) == ("code-edit", "code", "ngram", "on")
     assert (line["speedup"], line["speedup_low"], line["speedup_high"]) == (1.62, 1.5, 1.74)
-    assert line["schedule"][0] == {"load_low": 1, "load_high": 2, "block_length": 8}
+    assert line["schedule"][0] == {"load_low": 1, "load_high": 2, "block_length": 8, "drafter": "ngram"}
     assert line["pinned"] is False
 
 
@@ -527,7 +527,9 @@ def test_every_reason_has_a_sentence() -> None:
 def test_a_schedule_is_told_in_words() -> None:
     policy: Policy = samples.policy(1)
     assert policy.state is PolicyState.ON
-    assert schedule_words(policy.arm) == "ngram, K=8 at load 1-2, K=4 at load 3-8"
+    assert schedule_words(policy.arm) == "ngram K=8 at load 1-2, suffix K=4 at load 3-8"
+    one = replace(policy.arm, schedule=tuple(replace(step, drafter="ngram") for step in policy.arm.schedule))
+    assert schedule_words(one) == "ngram, K=8 at load 1-2, K=4 at load 3-8"
     assert schedule_words(Arm.fixed("ngram", 4)) == "ngram, K=4 at every load"
 
 

@@ -108,7 +108,7 @@ def test_status_shows_contexts_without_colour(admin: Admin) -> None:
     result = run("status")
     assert result.exit_code == 0
     assert "\x1b" not in result.stdout
-    assert "1-2: 8, 3-8: 4" in result.stdout
+    assert "1-2: ngram 8, 3-8: suffix 4" in result.stdout
     assert "1.62 (1.50 to 1.74)" in result.stdout
     assert "tuned 90, plain 60 tokens per busy second" in result.stdout
 
@@ -124,7 +124,7 @@ def test_explain_prints_ladder_reason_and_evidence(admin: Admin) -> None:
     result = run("explain", "code-edit", "--language", "code")
     assert result.exit_code == 0
     for part in (
-        "version 7, on: ngram, K by load 1-2: 8, 3-8: 4",
+        "version 7, on: ngram and suffix, K by load 1-2: ngram 8, 3-8: suffix 4",
         "LEARNED: Learned from the acceptance",
         "kill switch",
         "engine default",

@@ -49,7 +49,7 @@ def test_a_short_run_learns_every_route_and_reports_it(model: Path, tmp_path: Pa
         assert context.keys() == CONTEXT_KEYS
         assert context["speedup"].keys() == {"estimate", "low", "high"}
         assert context["state"] in list(PolicyState)
-        assert all(low <= high for low, high, _ in context["schedule"])
+        assert all(low <= high for low, high, _, _ in context["schedule"])
         assert all(before[1] < after[0] for before, after in itertools.pairwise(context["schedule"])), (
             "a load has one block length; 0 (plain) may stand between others"
         )
@@ -114,7 +114,7 @@ def test_a_password_of_the_database_is_in_no_report() -> None:
 
 def test_the_table_is_whole_on_80_columns() -> None:
     """With routes, languages, schedules and gains as long as they get."""
-    steps = tuple(LoadStep(low, low + 1, 12) for low in range(1, 16, 2))
+    steps = tuple(LoadStep(low, low + 1, 12, "ngram") for low in range(1, 16, 2))
     policies = [
         replace(policy(route, language, Arm("ngram", steps), Interval(10.42, 10.31, 11.55)), state=state)
         for route, language in (("code-edit", "code"), ("extract", "und"))
@@ -202,5 +202,7 @@ def test_the_program_is_called_by_its_path_where_the_shell_would_not_find_it(
 def test_schedules_and_speedups_are_written_for_people() -> None:
     on: Policy = policy()
     assert schedule_text(on) == "1-2: 8, 3-4: 4"
+    steps = (LoadStep(1, 2, 8, "head"), LoadStep(3, 4, 4, "ngram"), LoadStep(5, 6, 0, "ngram"))
+    assert schedule_text(replace(on, arm=Arm("head", steps))) == "1-2: head 8, 3-4: ngram 4, 5-6: off"
     assert speedup_text(on) == "1.90 [1.70, 2.10]"
     assert speedup_text(policy(speedup=None)) == "unknown"

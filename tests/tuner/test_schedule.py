@@ -30,7 +30,7 @@ def lengths_of(found: Curve, previous: Arm | None = None, cost: PassCost = TRUE_
 
 
 def arm(lengths: tuple[int, ...]) -> Arm:
-    return Arm("ngram", merged(lengths))
+    return Arm("ngram", merged("ngram", lengths))
 
 
 def rate(found: Curve, load: int, length: int) -> float:
@@ -82,7 +82,8 @@ def test_a_schedule_far_from_the_best_is_replaced_as_a_whole() -> None:
 
 def test_schedules_are_merged_into_steps_that_arms_read_back() -> None:
     lengths = (8, 8, 4, 4, 4, 0)
-    assert merged(lengths) == (LoadStep(1, 2, 8), LoadStep(3, 5, 4), LoadStep(6, 6, 0))
+    steps = (LoadStep(1, 2, 8, "ngram"), LoadStep(3, 5, 4, "ngram"), LoadStep(6, 6, 0, "ngram"))
+    assert merged("ngram", lengths) == steps
     assert tuple(arm(lengths).block_length(load) for load in range(1, 8)) == (*lengths, 0)
 
 

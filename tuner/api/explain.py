@@ -180,15 +180,19 @@ def _route_note(configured: RouteSettings) -> str:
 
 
 def schedule_words(arm: Arm) -> str:
-    """An arm in words, e.g. ``ngram, K=8 at load 1-2, K=4 at load 3-8``."""
+    """An arm in words, e.g. ``ngram, K=8 at load 1-2, K=4 at load 3-8``; with several drafters, each step names its own:
+    ``head K=8 at load 1-2, ngram K=4 at load 3-8``."""
     if arm.cap == 0:
         return "plain at every load"
     if arm == Arm.fixed(arm.drafter, arm.cap):
         return f"{arm.drafter}, K={arm.cap} at every load"
+    several = len(arm.drafters) > 1
     steps = [
-        (f"K={step.block_length}" if step.block_length else "plain") + f" at load {step.loads}" for step in arm.schedule
+        (f"{step.drafter} " * several + f"K={step.block_length}" if step.block_length else "plain")
+        + f" at load {step.loads}"
+        for step in arm.schedule
     ]
-    return f"{arm.drafter}, {', '.join(steps)}"
+    return ", ".join(steps) if several else f"{arm.drafters[0]}, {', '.join(steps)}"
 
 
 def _evidence_sentences(evidence: Evidence) -> list[str]:

@@ -79,7 +79,8 @@ def print_explanation(console: Console, view: Mapping[str, Any]) -> None:
     else:
         arm = policy["arm"]
         schedule = _schedule(arm["schedule"])
-        arm_words = schedule if schedule == "plain" else f"{arm['drafter']}, {_K_WORDS[':' in schedule]} {schedule}"
+        drafters = " and ".join(_drafters(arm["schedule"])) or arm["drafter"]
+        arm_words = schedule if schedule == "plain" else f"{drafters}, {_K_WORDS[':' in schedule]} {schedule}"
         console.print(f"policy     version {policy['version']}, {policy['state']}: {arm_words}")
     console.print(f"reason     {explanation['reason']}: {explanation['sentence']}")
     console.print()
@@ -179,9 +180,10 @@ def _until(expires_at: float | None) -> str:
     return "" if expires_at is None else f" for {describe_duration(expires_at - time.time())}"
 
 
-def _schedule(steps: Sequence[Mapping[str, int]]) -> str:
-    """``1-2: 8, 3-8: 4``; ``4 at every load``; ``plain`` for an empty schedule."""
+def _schedule(steps: Sequence[Mapping[str, Any]]) -> str:
+    """``1-2: 8, 3-8: 4``; ``1-2: head 8, 3-8: ngram 4``; ``4 at every load``; ``plain`` for an empty schedule."""
     parts = []
+    several = len(_drafters(steps)) > 1
     if len(steps) == 1 and steps[0]["load_low"] == 1 and steps[0]["load_high"] >= ANY_LOAD:
         return f"{steps[0]['block_length']} at every load" if steps[0]["block_length"] else "plain"
     for step in steps:
@@ -192,11 +194,17 @@ def _schedule(steps: Sequence[Mapping[str, int]]) -> str:
         )
         if step["load_high"] >= ANY_LOAD:
             load = f"{step['load_low']} and more"
-        parts.append(f"{load}: {step['block_length'] or 'plain'}")
+        length = step["block_length"] or "plain"
+        parts.append(f"{load}: {step['drafter']} {length}" if several and step["block_length"] else f"{load}: {length}")
     return ", ".join(parts) or "plain"
 
 
-def _block_length(steps: Sequence[Mapping[str, int]], load: int) -> int:
+def _drafters(steps: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Those that have a block length, in rising order of load."""
+    return list(dict.fromkeys(step["drafter"] for step in steps if step["block_length"]))
+
+
+def _block_length(steps: Sequence[Mapping[str, Any]], load: int) -> int:
     return next((step["block_length"] for step in steps if step["load_low"] <= load <= step["load_high"]), 0)
 
 
