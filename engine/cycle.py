@@ -77,6 +77,8 @@ def run_cycle(
     `requested` are their block lengths, which their block tables cover. Their state is changed; nothing else is.
     """
     started = time.perf_counter()
+    for sequence in sequences:
+        sequence.knobs = policy.knobs_of(sequence.decision.context.route)
     proposals, draft_seconds = _draft(drafters, sequences, requested)
     proposals = [_permitted(sequence, proposal) for sequence, proposal in zip(sequences, proposals, strict=True)]
     kv_tokens = sum(len(sequence.tokens) for sequence in sequences)

@@ -111,12 +111,14 @@ class LearnedDrafter:
                     length=length if caught_up else 0,
                     sampling=sequence.sampling,
                     position=sequence.output_length,
+                    stop=self._stop if sequence.knobs.draft_stop is None else sequence.knobs.draft_stop,
+                    temperature=sequence.knobs.draft_temperature or 1.0,
                 )
             )
             places.append(place)
         if not parts:
             return proposals
-        for place, part, drafted in zip(places, parts, self._native.draft(parts, self._stop), strict=True):
+        for place, part, drafted in zip(places, parts, self._native.draft(parts), strict=True):
             progress = self._progress[sequences[place].key]
             progress.valid = part.start + len(part.token_ids)
             progress.blocks = list(part.blocks)

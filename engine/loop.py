@@ -34,7 +34,7 @@ from engine.scheduler import Scheduler
 from kernels.sampling import Block, Chosen
 from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy
 from policies.stats import CycleStats, EngineStatus
-from policies.types import PLAIN, Decision
+from policies.types import MAX_BLOCK_LENGTH, PLAIN, Decision
 
 GRAMMAR_WAIT_SECONDS = 0.02
 """How long a step waits for a grammar's matcher where there is nothing else to do."""
@@ -213,7 +213,7 @@ class EngineLoop:
 
     def _prefill(self) -> tuple[int, float, list[Emission]]:
         """Up to one chunk of text, over as many sequences as it covers, first come first served."""
-        budget, done, spent = self._prefill_chunk, 0, 0.0
+        budget, done, spent = self._chunk(), 0, 0.0
         first_tokens: list[Emission] = []
         for sequence in list(self.scheduler.prefilling):
             if budget <= 0:
@@ -246,6 +246,14 @@ class EngineLoop:
             if chosen is not None:
                 first_tokens.append(self._commit_first(sequence, chosen))
         return done, spent, first_tokens
+
+    def _chunk(self) -> int:
+        """Tokens of prompt in this step: the knob's, within the rows that memory was planned for."""
+        wished = self._policy.knobs_of("*").prefill_chunk
+        if wished is None:
+            return self._prefill_chunk
+        decode_rows = self.scheduler.blocks.slots * (MAX_BLOCK_LENGTH + 1)
+        return max(1, min(wished, max(self._prefill_chunk, decode_rows)))
 
     def _compute(self, sequence: RunningSequence, start: int, end: int, *, choose: bool) -> Chosen | None:
         """Positions `start` to `end` of a sequence's text; `failure` tells when that cannot be done."""

@@ -23,16 +23,15 @@ CONFIDENCE_EDGES = (2, 4, 8, 15)
 class NgramIndex:
     """Where each run of `min_match` tokens ended, for one sequence."""
 
-    def __init__(self, min_match: int, max_match: int) -> None:
-        self._min_match = min_match
-        self._max_match = max_match
+    def __init__(self, min_match: int) -> None:
+        self.min_match = min_match
         self._ends: dict[tuple[int, ...], list[int]] = {}
         self._indexed = min_match - 1
 
-    def lookup(self, tokens: Sequence[int], length: int) -> tuple[tuple[int, ...], int]:
+    def lookup(self, tokens: Sequence[int], length: int, max_match: int) -> tuple[tuple[int, ...], int]:
         """Up to `length` tokens that may follow `tokens`, and the length of the match that they rest on."""
         total = len(tokens)
-        minimum = self._min_match
+        minimum = self.min_match
         # The run that ends the text is left out until there is a token behind it to propose.
         for end in range(self._indexed + 1, total):
             self._ends.setdefault(tuple(tokens[end - minimum : end]), []).append(end)
@@ -45,11 +44,11 @@ class NgramIndex:
         best_end, best_match = 0, 0
         for end in ends[: -CANDIDATES - 1 : -1]:
             match = minimum
-            while match < self._max_match and match < end and tokens[end - 1 - match] == tokens[total - 1 - match]:
+            while match < max_match and match < end and tokens[end - 1 - match] == tokens[total - 1 - match]:
                 match += 1
             if match > best_match:
                 best_end, best_match = end, match
-                if match == self._max_match:
+                if match >= max_match:
                     break
         proposal = list(tokens[best_end : best_end + length])
         period = total - best_end
@@ -79,10 +78,13 @@ class NgramDrafter:
     def propose(self, sequences: Sequence[RunningSequence], lengths: Sequence[int]) -> list[Proposal]:
         proposals: list[Proposal] = []
         for sequence, length in zip(sequences, lengths, strict=True):
+            shortest = max(1, sequence.knobs.ngram_min_match or self._min_match)
+            # Where one of the two is the engine's own, they may cross: the shortest match holds.
+            longest = max(shortest, sequence.knobs.ngram_max_match or self._max_match)
             index = self._indexes.get(sequence.key)
-            if index is None:
-                index = self._indexes[sequence.key] = NgramIndex(self._min_match, self._max_match)
-            tokens, match = index.lookup(sequence.tokens, length)
+            if index is None or index.min_match != shortest:
+                index = self._indexes[sequence.key] = NgramIndex(shortest)
+            tokens, match = index.lookup(sequence.tokens, length, longest)
             proposals.append(Proposal(tokens, confidence_of(match)) if tokens else SILENT)
         return proposals
 

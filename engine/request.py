@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from engine.grammar import Matcher
 from engine.messages import Finished, Submit
 from kernels.sampling import Failure
+from policies.cycle_policy import NO_KNOBS, Knobs
 from policies.stats import BlockEnd, FinishReason
 from policies.types import MAX_BLOCK_LENGTH, PLAIN, Decision
 
@@ -20,9 +21,9 @@ class Shadow:
     """A proposal that was not verified, compared with the tokens that come."""
 
     tokens: tuple[int, ...]
+    """Empty where the drafter had nothing to offer."""
     requested: int
     confidence: int
-    drafter: str
     matched: int = 0
 
 
@@ -33,6 +34,8 @@ class RunningSequence:
         self.key = submit.request_key
         self.sampling = submit.sampling
         self.decision: Decision = submit.decision
+        self.knobs: Knobs = NO_KNOBS
+        """Of its route, as the cycle's policy has them; drafters read them."""
         self.prompt_length = len(submit.prompt)
         self.tokens: list[int] = list(submit.prompt)
         """Prompt and output; the last one is not in the KV cache yet."""
@@ -55,7 +58,10 @@ class RunningSequence:
         """Why it cannot go on; set by whoever finds out, and the loop then ends it."""
         self.matcher: Matcher | None = None
         """Where it stands in its grammar, if it has one."""
-        self.shadow: Shadow | None = None
+        self.shadows: dict[str, Shadow] = {}
+        """By drafter; see `engine.shadowing`."""
+        self.slack = 0.0
+        """How far its life is within its bound, see `engine.slack`."""
         self.looped = False
         self.cycles = 0
         self.proposed = 0

@@ -125,7 +125,9 @@ class SuffixDrafter:
         proposals: list[Proposal] = []
         for sequence, length in zip(sequences, lengths, strict=True):
             shared = self.shared.get(sequence.decision.context.route)
-            tokens, probs = continuation(self._text(sequence).matches(shared), length, self._min_score)
+            knob = sequence.knobs.suffix_min_score
+            min_score = self._min_score if knob is None else knob
+            tokens, probs = continuation(self._text(sequence).matches(shared), length, min_score)
             proposals.append(Proposal(tokens, confidence_of(probs[0])) if tokens else SILENT)
         return proposals
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kernels.native_library import Model, Pass
 from kernels.native_threads import NativeThreads
-from kernels.sampling import DraftProbs, Sampling, Verifier
+from kernels.sampling import GREEDY_TEMPERATURE, DraftProbs, Sampling, Verifier
 
 CANDIDATES = 512
 """CANDIDATES of draft_choice.h: the most tokens that one draft's draft_probs name."""
@@ -59,7 +59,7 @@ class _Draft(Structure):
         ("pass_", Pass),
         ("lengths", c_void_p),
         ("samplings", c_void_p),
-        ("stop", c_float),
+        ("stops", c_void_p),
         ("longest", c_int),
         ("counts", c_void_p),
         ("tokens", c_void_p),
@@ -98,6 +98,10 @@ class DraftPart:
     sampling: Sampling
     position: int
     """Index in the output of the first draft."""
+    stop: float
+    """The draft ends before the product of its confidences falls under this."""
+    temperature: float = 1.0
+    """What the sampling's temperature is multiplied by while drafting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +159,8 @@ class NativeDraft:
         self._workspace = self._library.draft_workspace_create()
         weakref.finalize(self, self._library.draft_workspace_destroy, self._workspace)
 
-    def draft(self, parts: Sequence[DraftPart], stop: float) -> list[Drafted]:
-        """Catch up and draft. A draft ends before the product of its confidences falls under `stop`.
+    def draft(self, parts: Sequence[DraftPart]) -> list[Drafted]:
+        """Catch up and draft.
 
         MemoryError when there is not enough for the pass. Blocks and positions are the caller's to check.
         """
@@ -173,7 +177,7 @@ class NativeDraft:
             first_rows.append(len(token_ids))
             table_starts.append(len(block_tables))
             block_tables.extend(part.blocks)
-            samplings[index] = draft_sampling(part.sampling, part.position)
+            samplings[index] = draft_sampling(part.sampling, part.position, part.temperature)
             own_noise = own_noise or bool(samplings[index].own_noise)
         tokens = np.array(token_ids, dtype=np.int32)
         # A target may have rows for tokens that a drafter of padded width lacks; nobody drafts well behind them.
@@ -186,6 +190,7 @@ class NativeDraft:
             np.array(block_tables, dtype=np.int32),
         )
         lengths = np.array([part.length for part in parts], dtype=np.int32)
+        stops = np.array([part.stop for part in parts], dtype=np.float32)
         longest = max(1, int(lengths.max()))
         counts = np.zeros(len(parts), dtype=np.int32)
         drafted = np.zeros((len(parts), longest), dtype=np.int32)
@@ -194,7 +199,7 @@ class NativeDraft:
             pass_=Pass(len(token_ids), len(parts), 0, *(array.ctypes.data for array in arrays), None),
             lengths=lengths.ctypes.data,
             samplings=ctypes.addressof(samplings),
-            stop=stop,
+            stops=stops.ctypes.data,
             longest=longest,
             counts=counts.ctypes.data,
             tokens=drafted.ctypes.data,
@@ -223,11 +228,16 @@ class NativeDraft:
         return results
 
 
-def draft_sampling(sampling: Sampling, position: int) -> DraftSampling:
-    """A request's sampling as drafting applies it; `position` is that of the first draft in the output."""
-    own_noise = sampling.verifier is not Verifier.COUPLED and not sampling.greedy
+def draft_sampling(sampling: Sampling, position: int, temperature: float = 1.0) -> DraftSampling:
+    """A request's sampling as drafting applies it; `position` is that of the first draft in the output.
+
+    The sampling's temperature is multiplied by `temperature`. A greedy request is drafted greedily whatever it is, and
+    where the product is as good as greedy so is any other: its drafts are then chosen without noise of their own.
+    """
+    drafting = sampling.temperature * temperature
+    own_noise = sampling.verifier is not Verifier.COUPLED and not sampling.greedy and drafting >= GREEDY_TEMPERATURE
     return DraftSampling(
-        temperature=sampling.temperature,
+        temperature=0.0 if sampling.greedy else drafting,
         top_p=sampling.top_p,
         min_p=sampling.min_p,
         top_k=sampling.top_k,

@@ -52,12 +52,19 @@ class Knobs:
 
     ngram_min_match: int | None = None
     ngram_max_match: int | None = None
+    suffix_min_score: float | None = None
+    """A proposal of the suffix drafter ends before the product of its probabilities falls under this."""
     draft_stop: float | None = None
     """A learned drafter's proposal ends before the product of its confidences falls under this."""
     draft_temperature: float | None = None
     """What the drafter's own sampling temperature is multiplied by; 1 is the request's. Not used for greedy ones."""
     prefill_chunk: int | None = None
-    """Tokens of prompt in one step; the whole engine's, so it is read from ``*`` alone."""
+    """Tokens of prompt in one step; the whole engine's, so it is read from ``*`` alone. The engine takes no more than
+    its memory was planned for."""
+
+
+NO_KNOBS = Knobs()
+"""Everything as the engine was started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +99,8 @@ class Window:
 
     window_id: int
     plain: bool
+    trial: int = 0
+    """Not 0: this trial of the live study, whose knobs are in force in place of production's. Never with `plain`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +134,14 @@ class CyclePolicy:
     """By route; ``*`` for the others."""
     hold: bool = False
     """The safety budget is spent: nothing but forced decisions speculates, and nothing is shadowed at a cost."""
+
+    def plain_on(self, route: str) -> bool:
+        """Whether every sequence of a route decodes plain, and nothing proposes beside it."""
+        return self.kill or self.window.plain or route in self.killed_routes
+
+    def knobs_of(self, route: str) -> Knobs:
+        """The knobs of a route: its own entry, else that of ``*``."""
+        return self.knobs.get(route) or self.knobs.get("*", NO_KNOBS)
 
 
 INITIAL_CYCLE_POLICY = CyclePolicy(

@@ -181,10 +181,10 @@ static int goes_on(const Draft *task, int sequence, int step, float *product_of)
         if (!(confidences[step] > 0.0f)) return 0; /* logits that are no numbers: nothing was drawn */
         task->counts[sequence] = step + 1;
         product_of[0] *= confidences[0];
-        return step + 1 < task->lengths[sequence] && product_of[0] * confidences[0] >= task->stop;
+        return step + 1 < task->lengths[sequence] && product_of[0] * confidences[0] >= task->stops[sequence];
     }
     product_of[0] *= confidences[step];
-    if (!(product_of[0] >= task->stop)) return 0;
+    if (!(product_of[0] >= task->stops[sequence])) return 0;
     task->counts[sequence] = step + 1;
     return step + 1 < task->lengths[sequence];
 }

@@ -22,7 +22,7 @@ typedef struct {
     Pass pass; /* tokens to catch up with: of each sequence up to its last one; `wanted` and its rows are not read */
     const int32_t *lengths;         /* [sequences]: tokens to draft; 0 only catches up */
     const DraftSampling *samplings; /* [sequences] */
-    float stop;                     /* a draft ends before the product of its confidences falls under this */
+    const float *stops;             /* [sequences]: a draft ends before the product of its confidences falls under it */
     int longest;                    /* largest of `lengths` */
     /* Results. */
     int32_t *counts;      /* [sequences] */

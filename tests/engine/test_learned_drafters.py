@@ -25,6 +25,7 @@ from engine.weights import load_decoder
 from kernels.native_draft import Drafted
 from kernels.native_threads import NativeThreads
 from kernels.sampling import Verifier
+from policies.cycle_policy import NO_KNOBS, Knobs
 from policies.types import Context, Decision, Reason
 from tests.engine.decoder_runs import random_tokens
 from tests.engine.tiny_drafter import Twin, make_tiny_drafter
@@ -258,6 +259,33 @@ def test_report_7_drafting_stops_at_low_confidence(target: Decoder, tiny_model: 
         stopped = load(folder, target, stop=(before * after) ** 0.5).propose([sequence], [8])[0]
         assert stopped.tokens == full[:shorter]
     assert load(folder, target, stop=1.0).propose([sequence], [8])[0] == SILENT
+
+
+def test_each_sequence_drafts_with_its_own_stop_and_temperature(
+    target: Decoder, tiny_model: Path, tmp_path: Path
+) -> None:
+    """In one call for all of them, and each as it would alone in an engine started so."""
+    folder = make_tiny_drafter(tmp_path / "d", tiny_model, DrafterKind.DRAFT_MODEL, outputs=384)
+    drafter = load(folder, target, stop=0.0)
+    knobs = [NO_KNOBS, Knobs(draft_stop=0.002), Knobs(draft_stop=1.0), Knobs(draft_temperature=0.3)]
+    sequences = []
+    for key, one in enumerate(knobs):
+        blocks = range(4 * key, 4 * key + 4)
+        sequences.append(
+            running(target, random_tokens(384, 20), key=key, blocks=blocks, sampling=Sampling(temperature=0.9, seed=3))
+        )
+        sequences[-1].knobs = one
+    found = drafter.propose(sequences, [8] * 4)
+    alone = [load(folder, target, stop=one.draft_stop or 0.0) for one in knobs]
+    for key in (0, 1, 2):
+        sequences[key].knobs = NO_KNOBS
+        assert found[key] == alone[key].propose([sequences[key]], [8])[0]
+    assert len(found[0].tokens) == 8
+    assert 0 < len(found[1].tokens) < 8
+    assert found[2] == SILENT
+    cooler = running(target, random_tokens(384, 20), key=9, sampling=Sampling(temperature=0.9 * 0.3, seed=3))
+    assert found[3] == load(folder, target).propose([cooler], [8])[0]
+    assert found[3].tokens != found[0].tokens
 
 
 def test_report_7_a_draw_with_its_own_noise_is_never_dropped_for_what_came_of_it(
