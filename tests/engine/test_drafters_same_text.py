@@ -15,7 +15,16 @@ from engine.drafter_files import WEIGHTS, DrafterError, DrafterKind
 from engine.drafter_plan import DraftedTarget
 from engine.drafter_set import DrafterSet
 from engine.loop import EngineLoop
-from engine.messages import DraftersAre, LoadDrafter, Sampling, Submit, ToEngine, UnloadDrafter
+from engine.messages import (
+    CycleDone,
+    DraftersAre,
+    LoadDrafter,
+    Sampling,
+    SetCyclePolicy,
+    Submit,
+    ToEngine,
+    UnloadDrafter,
+)
 from engine.paired_drafter import BUCKETS, SURE
 from engine.request import RunningSequence
 from engine.target import DecoderTarget
@@ -23,6 +32,7 @@ from engine.vocabulary import read_vocabulary
 from engine.weights import load_decoder
 from kernels.native_threads import NativeThreads
 from kernels.sampling import Verifier
+from policies.cycle_policy import INITIAL_CYCLE_POLICY, Knobs
 from policies.stats import BlockEnd, SequenceStats
 from policies.types import PLAIN
 from tests.engine.decoder_runs import random_tokens
@@ -322,3 +332,55 @@ def test_a_drafter_of_damaged_weights_proposes_nothing_and_costs_no_text(
         assert found == Engine(decoder, tiny_model, []).run(requests(PLAIN, 0, verifier))
     assert not [item for stats in engine.delivered.stats for item in stats.sequences if item.proposed]
     assert caplog.text.count("drafting with damaged") == 1
+
+
+CHANGING_KNOBS = (
+    Knobs(ngram_min_match=3, suffix_min_score=0.9, draft_stop=0.5, draft_temperature=0.2, prefill_chunk=1),
+    Knobs(ngram_min_match=1, ngram_max_match=1, suffix_min_score=0.01, draft_stop=0.0, draft_temperature=3.0),
+    Knobs(draft_stop=1.0, prefill_chunk=10_000),
+    Knobs(ngram_min_match=16, ngram_max_match=2, draft_temperature=1e-6, prefill_chunk=7),
+)
+
+
+@pytest.mark.parametrize("drafter", ["ngram", "suffix", "head", "small", "twin", "near"])
+def test_knobs_that_change_in_every_cycle_change_no_text(
+    drafter: str, decoder: Decoder, tiny_model: Path, sources: dict[str, str], plain: dict[int, list[int]]
+) -> None:
+    engine = Engine(decoder, tiny_model, [sources[drafter]])
+
+    def between(step: int) -> None:
+        knobs = {"*": CHANGING_KNOBS[step % 4], "story": CHANGING_KNOBS[step // 4 % 4]}
+        engine.loop.step([SetCyclePolicy(replace(INITIAL_CYCLE_POLICY, version=step + 1, knobs=knobs))])
+
+    messages = [
+        replace(message, decision=decision(drafter, 6, route="chat" if message.request_key % 2 else "story"))
+        for message in requests(drafter, 6)
+    ]
+    assert engine.run(messages, between) == plain
+    assert engine.blocks_verified
+    steps = {message.stats.prefill_tokens for message in engine.delivered.messages if isinstance(message, CycleDone)}
+    assert 1 in steps, "a chunk of one token was in force"
+    assert max(steps) > 24, "and one above what the engine was started with"
+
+
+@pytest.mark.parametrize("verifier", [Verifier.REJECTION, Verifier.BLOCK])
+@pytest.mark.parametrize("drafter", ["head", "small", "twin"])
+def test_other_verifiers_take_the_draft_probs_of_a_tempered_drafter(
+    verifier: Verifier, drafter: str, decoder: Decoder, tiny_model: Path, sources: dict[str, str]
+) -> None:
+    """A draft that its own draft_probs make impossible would be an error, and its sequence would end."""
+    accepted = {}
+    for temperature in (1.0, 0.3, 1e-7):
+        engine = Engine(decoder, tiny_model, [sources[drafter]])
+        knobs = {"*": Knobs(draft_temperature=temperature)}
+        engine.loop.step([SetCyclePolicy(replace(INITIAL_CYCLE_POLICY, version=1, knobs=knobs))])
+        engine.run(
+            [
+                replace(message, sampling=Sampling(temperature=1.0, seed=message.request_key, verifier=verifier))
+                for message in requests(drafter, 5, verifier)
+            ]
+        )
+        verified = sum(item.verified for item in engine.blocks_verified)
+        accepted[temperature] = sum(item.accepted for item in engine.blocks_verified) / verified
+    if drafter == "twin":
+        assert accepted[0.3] < accepted[1.0], "the drafter is the target, but for its temperature"

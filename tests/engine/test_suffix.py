@@ -24,6 +24,7 @@ from engine.suffix import (
     most_probable,
 )
 from engine.suffix_automaton import COUNTED_CHAIN, ROOT, SuffixAutomaton
+from policies.cycle_policy import Knobs
 from policies.types import Context, Decision, Reason
 
 TEXTS = st.lists(st.integers(0, 2), min_size=1, max_size=50)
@@ -137,6 +138,9 @@ def test_the_longest_known_end_is_followed_while_both_texts_grow(
 @given(text=TEXTS, length=st.integers(1, 12), min_score=st.sampled_from([0.05, 0.3, 0.6, 0.9]))
 def test_proposals_equal_the_brute_force_oracle(text: list[int], length: int, min_score: float) -> None:
     proposal = SuffixDrafter(min_score=min_score).propose([running(1, text)], [length])[0]
+    changed = running(1, text)
+    changed.knobs = Knobs(suffix_min_score=min_score)
+    assert SuffixDrafter(min_score=1.0).propose([changed], [length])[0] == proposal
     expected: list[int] = []
     score, first = 1.0, 0.0
     while len(expected) < length:
@@ -162,7 +166,7 @@ def test_a_text_that_grew_is_continued_like_a_fresh_one(text: list[int], cuts: s
 
 def test_many_occurrences_beat_one_where_ngram_takes_the_latest() -> None:
     pairs = [5, 6, 7] * 6 + [5, 6, 8, 9, 5, 6]
-    assert NgramIndex(2, 16).lookup(pairs, 1)[0] == (8,)
+    assert NgramIndex(2).lookup(pairs, 1, 16)[0] == (8,)
     assert SuffixDrafter().propose([running(1, pairs)], [1])[0].tokens == (7,)
 
 
