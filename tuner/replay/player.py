@@ -1,15 +1,16 @@
 """What a controller is to the simulator: ours and every baseline implement `Player`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from policies.types import PLAIN
+from policies.types import MAX_BLOCK_LENGTH, PLAIN
 from tuner.replay.trace import Costs, TracedRequest
 
 
 class Running:
-    """One running sequence. The simulator owns all of it but `drafter`, `cap`, `requested`, `verified` and `notes`."""
+    """One running sequence. The simulator owns all of it but `drafter`, `cap`, `requested`, `verified`, `shadows`,
+    `shadow_length` and `notes`."""
 
     __slots__ = (
         "accepted",
@@ -25,6 +26,8 @@ class Running:
         "proposed",
         "request",
         "requested",
+        "shadow_length",
+        "shadows",
         "verified",
     )
 
@@ -47,8 +50,28 @@ class Running:
         """Set to `proposed` before `Player.verify`, which may lower it."""
         self.accepted = 0
         self.emitted = 0
+        self.shadows: tuple[str, ...] = ()
+        """Drafters that propose beside this sequence and are never verified. Only a `WatchingPlayer` may set them; they
+        cost what drafting costs. A shadow starts where a block of its drafter would: in the first cycle after its
+        last one was decided."""
+        self.shadow_length = MAX_BLOCK_LENGTH
+        """Block length asked of each of them."""
         self.notes: Any = None
         """Whatever the player keeps for this sequence."""
+
+
+class Shadowed(NamedTuple):
+    """A proposal that was not verified, scored: what `policies.stats.ShadowStats` tells of an engine's. A proposal of
+    the sequence's own drafter of which nothing was verified is one as well."""
+
+    one: Running
+    drafter: str
+    requested: int
+    proposed: int
+    matched: int
+    confidence: int
+    censored: bool
+    """Always false in a replay: a block never asks for more than what is left of its request less one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,4 +120,15 @@ class Player(Protocol):
 
     def finish(self, one: Running) -> None:
         """A request has ended."""
+        ...
+
+
+@runtime_checkable
+class WatchingPlayer(Player, Protocol):
+    """A controller that is told what an engine's `CycleStats` tells beyond the cycle's seconds."""
+
+    def watch(self, draft_seconds: Mapping[str, float], shadow_seconds: float, shadows: Sequence[Shadowed]) -> None:
+        """Right before `observe`: measured seconds of drafting by drafter, and of shadows; both are parts of the
+        cycle's. The rest is the target's pass. `shadows` are those decided in this cycle; the running sequences are as
+        in `observe`, and those that end with it are still among them."""
         ...

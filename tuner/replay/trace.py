@@ -9,7 +9,7 @@ beginning of a longer one and the text does not depend on what was drafted. No t
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from policies.cycle_policy import DraftCost, PassCost
 
@@ -64,3 +64,16 @@ class Trace:
     """Whether a restarted controller gets what it saved before."""
     changes: tuple[int, ...] = ()
     """Requests from which on acceptance or cost is another than before; for reports of recovery, told to nobody."""
+    later_costs: tuple[tuple[int, Costs], ...] = ()
+    """(request, costs): what cycles take from the one on in which that request is admitted, in rising order."""
+    arrival: tuple[str, str] | None = None
+    """A (route, language) pair that comes into the traffic under way; for reports of how soon it is learned."""
+    calibrated: Costs | None = None
+    """What a calibration made of `costs`, with its errors; None: it made none."""
+    seconds_sd: float = 0.0
+    """Of what is measured of a cycle's seconds, lognormal."""
+    stall_share: float = 0.0
+    stall_factor: float = 1.0
+    """Share of the cycles that are measured as this many times as long; regret does not count it."""
+    confidence_buckets: Mapping[str, int] = field(default_factory=dict)
+    """Largest confidence bucket of each drafter."""
