@@ -267,7 +267,7 @@ def test_each_sequence_drafts_with_its_own_stop_and_temperature(
     """In one call for all of them, and each as it would alone in an engine started so."""
     folder = make_tiny_drafter(tmp_path / "d", tiny_model, DrafterKind.DRAFT_MODEL, outputs=384)
     drafter = load(folder, target, stop=0.0)
-    knobs = [NO_KNOBS, Knobs(draft_stop=0.002), Knobs(draft_stop=1.0), Knobs(draft_temperature=0.3)]
+    knobs = [NO_KNOBS, Knobs(draft_stop=0.005), Knobs(draft_stop=1.0), Knobs(draft_temperature=8.0)]
     sequences = []
     for key, one in enumerate(knobs):
         blocks = range(4 * key, 4 * key + 4)
@@ -283,8 +283,8 @@ def test_each_sequence_drafts_with_its_own_stop_and_temperature(
     assert len(found[0].tokens) == 8
     assert 0 < len(found[1].tokens) < 8
     assert found[2] == SILENT
-    cooler = running(target, random_tokens(384, 20), key=9, sampling=Sampling(temperature=0.9 * 0.3, seed=3))
-    assert found[3] == load(folder, target).propose([cooler], [8])[0]
+    hotter = running(target, random_tokens(384, 20), key=9, sampling=Sampling(temperature=0.9 * 8.0, seed=3))
+    assert found[3] == load(folder, target).propose([hotter], [8])[0]
     assert found[3].tokens != found[0].tokens
 
 
