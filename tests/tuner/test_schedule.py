@@ -17,10 +17,18 @@ def curve(*hazards: float, silent: float = 0.0) -> Curve:
     """One bucket in which position j is kept with hazard j, the last for the rest, and a share of silence."""
     padded = (*hazards, *((hazards[-1],) * (MAX_BLOCK_LENGTH - len(hazards))))
     survival = tuple(itertools.accumulate(padded, lambda left, right: left * right))
+    unconditioned = tuple((1.0 - silent) * value for value in survival)
+    emitted = tuple(itertools.accumulate(unconditioned, initial=1.0))
     return Curve(
         survival=Survival(((0.0,) * MAX_BLOCK_LENGTH, survival)),
         shares=(silent, 1.0 - silent),
-        unconditioned=tuple((1.0 - silent) * value for value in survival),
+        unconditioned=unconditioned,
+        offered=(1.0 - silent,) * MAX_BLOCK_LENGTH,
+        emitted=emitted,
+        low=unconditioned,
+        high=unconditioned,
+        emitted_low=emitted,
+        emitted_high=emitted,
         blocks=1000.0,
     )
 

@@ -15,6 +15,7 @@ logits add, less the global one), those towards the rate over everything. The un
 buckets' curves in their observed shares, so that verifying only confident proposals does not move what people read.
 """
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from typing import Any
 from policies.cycle_policy import Survival
 from policies.stats import BlockEnd, CycleStats, SequenceStats
 from policies.types import MAX_BLOCK_LENGTH, PLAIN
+from tuner.acceptance.curves import Curve
 
 _FADE_EVERY = 64
 """Blocks of a cell between two multiplications of its counts."""
@@ -31,17 +33,16 @@ _SURE = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
-    """What is known of one drafter in one context."""
+class Alarm:
+    """The acceptance of a first draft changed."""
 
-    survival: Survival
-    """S_j by confidence bucket; all zeros for bucket 0, in which nothing is proposed."""
-    shares: tuple[float, ...]
-    """Share of each bucket among the blocks, bucket 0 included; they sum to 1."""
-    unconditioned: tuple[float, ...]
-    """S_1..S_K over all blocks, silent ones included."""
-    blocks: float
-    """Blocks that this rests on, faded ones counted in part, without what was borrowed from relatives."""
+    drafter: str
+    route: str
+    language: str
+    before: float
+    """S_1 of the blocks before the change."""
+    after: float
+    """S_1 of the blocks since."""
 
 
 @dataclass(slots=True)
@@ -142,6 +143,21 @@ class Acceptance:
         cell.add(confidence, length, min(accepted, length))
         if cell.since_fading >= _FADE_EVERY:
             cell.fade(self._half_life)
+
+    def finish(self, request_key: int) -> None:
+        """The request has ended: what was kept in memory for it is counted and dropped."""
+
+    def drafters(self) -> tuple[str, ...]:
+        """Every drafter that has been counted."""
+        return tuple(dict.fromkeys(name for name, _, _ in self._cells))
+
+    def alarms(self) -> tuple[Alarm, ...]:
+        """Changes found since the last call."""
+        return ()
+
+    def reset(self, drafter: str, version: str = "") -> None:
+        """Forget all of `drafter`, whose fingerprint is `version` now."""
+        self._cells = {key: cell for key, cell in self._cells.items() if key[0] != drafter}
 
     def contexts(self, drafter: str) -> tuple[tuple[str, str], ...]:
         """(route, language) pairs in which `drafter` has been counted."""
@@ -312,4 +328,16 @@ def _curve(hazards: list[list[float]], shares: list[float], counts: _Counts) -> 
         sum(share * curve[position] for share, curve in zip(shares, by_confidence, strict=True))
         for position in range(MAX_BLOCK_LENGTH)
     )
-    return Curve(Survival(tuple(by_confidence)), tuple(shares), unconditioned, sum(counts.blocks.values()))
+    emitted = tuple(itertools.accumulate(unconditioned, initial=1.0))
+    return Curve(
+        survival=Survival(tuple(by_confidence)),
+        shares=tuple(shares),
+        unconditioned=unconditioned,
+        offered=(1.0 - shares[0],) * MAX_BLOCK_LENGTH,
+        emitted=emitted,
+        low=unconditioned,
+        high=unconditioned,
+        emitted_low=emitted,
+        emitted_high=emitted,
+        blocks=sum(counts.blocks.values()),
+    )
