@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy, DraftCost
+from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy, DraftCost, Knobs
 from policies.ladder import ANY, kill_for, pin_for
 from policies.stats import CycleStats, EngineInfo, RequestStats
 from policies.types import (
@@ -41,6 +41,7 @@ from tuner.policy_book import Key, PolicyBook
 from tuner.snapshot import PolicySnapshot
 from tuner.survivals import published_survivals, rounded
 from tuner.switchback import Switchback, SwitchbackOptions
+from tuner.tune.knobs import Point
 from tuner.verdict import Bounds, Findings
 
 _log = logging.getLogger(__name__)
@@ -65,6 +66,8 @@ class ControllerOptions:
     """The drafter that is learned; None takes the engine's first."""
     max_block_length: int = 12
     margin: float = 0.02
+    knobs: Mapping[str, Knobs] = field(default_factory=dict)
+    """By route, ``*`` for the others: what the configuration says of what may change while the engine serves."""
     max_neighbour_slowdown: float = 1.10
     learning_blocks: int = 30
     """Blocks of a context before its first verdict."""
@@ -117,6 +120,8 @@ class Controller:
         self._kv_each = _KV_AT_START
         self._requests: dict[Key, int] = {}
 
+        self._production = Point(options.knobs, options.margin)
+        self._trial: tuple[int, Point] | None = None
         self._orders = Orders(info.drafters)
         bounds = Bounds(info.slots, cap, options.margin, options.learning_blocks)
         self._book = PolicyBook(info.model, bounds, options.min_change_seconds)
@@ -144,9 +149,10 @@ class Controller:
         if stats.load == 0:
             return
         with self._lock:
-            self._acceptance.fold(stats)
             self._cost.fold(stats)
-            self._baseline.fold_cycle(stats)
+            if not stats.window.trial:  # what is tried says nothing of what serves
+                self._acceptance.fold(stats)
+                self._baseline.fold_cycle(stats)
             self._kv_each += (stats.kv_tokens / stats.load - self._kv_each) / _KV_CYCLES
 
     def fold_request(self, stats: RequestStats) -> None:
@@ -201,6 +207,23 @@ class Controller:
         """The engine has others now; pins may name them at once."""
         with self._lock:
             self._orders.drafters = drafters
+
+    @property
+    def production(self) -> Point:
+        """The knobs that serve, but in the windows of a trial."""
+        return self._production
+
+    def set_production(self, point: Point) -> None:
+        """Serve with other knobs from the next cycle on."""
+        with self._lock:
+            self._production = point
+            self._publish_changes()
+
+    def set_trial(self, trial: int, point: Point | None) -> None:
+        """Serve with the knobs of a trial, whose number is not 0, until it is taken back with None."""
+        with self._lock:
+            self._trial = None if point is None else (trial, point)
+            self._publish_changes()
 
     def set_kill(self, kill: KillSwitch) -> None:
         """Switch speculation off for a route, or everywhere, within one cycle."""
@@ -339,16 +362,20 @@ class Controller:
         )
 
     def _cycle_policy(self, version: int) -> CyclePolicy:
+        window, point = self._switchback.window, self._production
+        if self._trial is not None and not window.plain:
+            window, point = replace(window, trial=self._trial[0]), self._trial[1]
         survivals = published_survivals(self._drafter, self._curves, self._contexts(), self._orders, self._clock())
         return CyclePolicy(
             version=version,
             kill=self._orders.killed_everywhere,
-            window=self._switchback.window,
+            window=window,
             survivals=survivals,
             default_survivals={self._drafter: rounded(self._pooled)} if self._drafter != PLAIN else {},
             cost=self._cost.cost,
             draft_costs={name: DraftCost(0.0, each, 0.0, 0.0) for name, each in self._cost.draft_seconds.items()},
-            margin=self._options.margin,
+            margin=point.margin,
+            knobs=point.knobs,
             max_neighbour_slowdown=self._options.max_neighbour_slowdown,
             killed_routes=self._orders.killed_routes,
         )

@@ -119,6 +119,10 @@ class EngineSettings(_Group):
     """The drafter that is learned; without it the first that is loaded, ngram under auto."""
     draft_stop: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.07
     """A learned drafter ends a draft before the product of its confidences falls under this; 0 never does."""
+    draft_temperature: Annotated[float, Field(gt=0.0, le=10.0)] = 1.0
+    """What a request's temperature is multiplied by while a learned drafter drafts; greedy requests do not read it."""
+    suffix_min_score: Annotated[float, Field(gt=0.0, le=1.0)] = 0.3
+    """The suffix drafter ends a draft before the product of its probabilities falls under this."""
     suffix_shared_routes: Annotated[tuple[RouteName, ...], BeforeValidator(parted)] = ()
     """Routes on which the suffix drafter reads earlier requests' outputs too; timing then tells of them."""
     verifier: Literal["coupled", "rejection", "block"] = "coupled"
@@ -246,6 +250,21 @@ class DefaultArm(_Group):
         return self
 
 
+class KnobSettings(_Group):
+    """Settings of the engine that a route may have its own of; `paceline tune` finds them."""
+
+    ngram_min_match: Annotated[int, Field(ge=1)] | None = None
+    """engine.ngram_min_match on this route."""
+    ngram_max_match: Annotated[int, Field(ge=1)] | None = None
+    """engine.ngram_max_match on this route."""
+    suffix_min_score: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """engine.suffix_min_score on this route."""
+    draft_stop: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
+    """engine.draft_stop on this route."""
+    draft_temperature: Annotated[float, Field(gt=0.0, le=10.0)] | None = None
+    """engine.draft_temperature on this route."""
+
+
 class RouteSettings(_Group):
     """One route."""
 
@@ -253,6 +272,8 @@ class RouteSettings(_Group):
     """What Paceline may do there: off, observe, advise, canary or auto."""
     default_arm: DefaultArm | None = None
     """What serves there as long as nothing is learned; without it the engine's default, plain."""
+    knobs: KnobSettings | None = None
+    """Settings of the engine that are this route's own."""
 
 
 class TunerSettings(_Group):
@@ -283,6 +304,27 @@ class TunerSettings(_Group):
         return self
 
 
+class TuneSettings(_Group):
+    """`paceline tune`: the slow loop."""
+
+    live: bool = False
+    """Whether a server goes on with its study while it serves; `paceline tune --live` starts and stops it too."""
+    share: Annotated[float, Field(gt=0.0, le=0.5)] = 0.1
+    """Largest share of time in which a server serves with what is tried."""
+    window_seconds: Annotated[float, Field(gt=0.0)] = 2.0
+    """Length of a window in which one candidate serves."""
+    windows: Annotated[int, Field(ge=4)] = 20
+    """Windows of a candidate; to be adopted it has to win in as many again."""
+    trials: Annotated[int, Field(ge=1)] = 30
+    """Candidates that one live study tries at most."""
+    margin: Annotated[float, Field(ge=0.0, le=1.0)] = 0.01
+    """A candidate is adopted if the lower bound of its speed over production's is above 1 by this."""
+    sampler: Literal["tpe", "gp"] = "tpe"
+    """What proposes candidates: a tree-structured Parzen estimator, or a Gaussian process."""
+    storage: Text | None = None
+    """SQLAlchemy URL of the studies; without it a database of their own beside database.url."""
+
+
 class Settings(BaseSettings):
     """Everything that can be set. `Settings()` is the defaults: files and environment come from the loader."""
 
@@ -302,6 +344,7 @@ class Settings(BaseSettings):
     routes: dict[RouteName, RouteSettings] = {name: RouteSettings() for name in DEFAULT_ROUTES}
     """The closed set of routes, by name; traffic that names none of them is `other`."""
     tuner: TunerSettings = TunerSettings()
+    tune: TuneSettings = TuneSettings()
 
     @model_validator(mode="after")
     def _groups_agree(self) -> Self:
@@ -316,6 +359,15 @@ class Settings(BaseSettings):
                 raise ValueError(
                     f"routes.{name}.default_arm.drafter is {route.default_arm.drafter!r}: use one of "
                     f"{', '.join(names)}, or add it to engine.drafters"
+                )
+            shortest, longest = self.engine.ngram_min_match, self.engine.ngram_max_match
+            if route.knobs is not None:
+                shortest = route.knobs.ngram_min_match or shortest
+                longest = route.knobs.ngram_max_match or longest
+            if shortest > longest:
+                raise ValueError(
+                    f"routes.{name}.knobs gives n-gram matches of at least {shortest} and at most {longest} tokens: "
+                    "lower ngram_min_match or raise ngram_max_match"
                 )
         return self
 
@@ -354,6 +406,8 @@ def _rows(group: type[BaseModel], path: tuple[str, ...]) -> Iterator[SettingRow]
             yield from _rows(RouteSettings, ("routes", "<ROUTE>"))
         elif key == "default_arm":
             yield from _rows(DefaultArm, (*path, key))
+        elif key == "knobs":
+            yield from _rows(KnobSettings, (*path, key))
         elif isinstance(field.annotation, type) and issubclass(field.annotation, _Group):
             yield from _rows(field.annotation, (*path, key))
         else:

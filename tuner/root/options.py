@@ -10,6 +10,7 @@ from policies import Arm, EngineInfo
 from tuner.controller import ControllerOptions
 from tuner.settings import LEAST_CONTEXT, Settings, SettingsError
 from tuner.switchback import SwitchbackOptions
+from tuner.tune.knobs import production_point
 
 
 def engine_options(settings: Settings) -> EngineOptions:
@@ -77,6 +78,7 @@ def controller_options(settings: Settings, switchback: bool) -> ControllerOption
         drafter=settings.engine.learned_drafter,
         max_block_length=settings.engine.max_block_length,
         margin=tuner.margin,
+        knobs=production_point(settings).knobs,
         max_neighbour_slowdown=tuner.max_neighbour_slowdown,
         switchback=SwitchbackOptions(
             window_seconds=tuner.switchback_window_seconds,
