@@ -1,14 +1,30 @@
 """How many of the proposed tokens of each running sequence one cycle verifies. Pure, and quick: it runs every cycle.
 
-Verifying position j of a sequence adds S_j expected tokens and one row to the target's pass. The rows of all sequences
-are taken in falling order of S_j, and every total is weighed by expected tokens per second, since the cost of a pass
-has steps and stopping at the first bad margin would miss what lies behind one.
+Verifying position j of a sequence adds S_j expected tokens and one row to the target's pass. What counts in the long
+run is all tokens over all seconds, a ratio of sums. So a cycle is not made as good as it can be by itself: it is worth
+its tokens less what its seconds would bring elsewhere, ``tokens - price * seconds`` (Dinkelbach 1967), where the price
+is the rate that these sequences reach on average. A lucky cycle then verifies more, and one with poor proposals less,
+than the best ratio of each would say.
+
+The cost is linear between its knots, so within a segment the rows worth taking are those with S_j above price * slope.
+The best of every segment is looked at, since the cost has steps and what lies behind one may pay for it.
+
+Requests that wait have no term of their own. They wait for slots or blocks, which come free as tokens are emitted, so
+the highest rate is their shortest wait too; and the end of the cycle at hand comes at most `max_neighbour_slowdown`
+times later than without speculation.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from math import ceil, floor, inf
 
 from policies.cycle_policy import PassCost
+from policies.pass_segments import Segment, segments_from
+
+_TINY = 1e-12
+"""Relative: a gain smaller than this is rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +34,15 @@ class Candidate:
     proposed: int
     """Tokens on offer, already cut to the decision's cap."""
     survival: tuple[float, ...]
-    """S_1..S_n for the confidence of this proposal; positions beyond it count as never accepted."""
+    """S_1..S_n for the confidence of this proposal; positions beyond it count as never accepted. Sequences that share
+    one tuple are weighed in less time."""
     forced: bool
     """The proposal is verified whole and not weighed."""
-    mean_emitted: float = 1.0
-    """Tokens a cycle that this sequence has emitted so far. One that gained from its neighbours' cycles may wait for
-    them in its own silent ones; one that never gains may not be made to wait."""
+    slack_seconds: float = 0.0
+    """`max_neighbour_slowdown` times what the tokens that it emitted so far would have taken in plain cycles, less what
+    its cycles took, both as predicted: how much longer than that it may wait for others now."""
+    tpot_limit: float | None = None
+    """Seconds per output token that its route's objective allows."""
 
 
 def allocate(
@@ -32,103 +51,256 @@ def allocate(
     kv_tokens: int,
     margin: float,
     max_neighbour_slowdown: float,
+    rate: float = 0.0,
+    draft_seconds: float = 0.0,
 ) -> tuple[int, ...]:
     """The verified length of each candidate's proposal, in their order.
 
-    Forced proposals are taken whole and belong to the cycle that everything else is compared with. Of the other
-    totals, those are allowed in which no sequence's predicted seconds per token, over the larger of what it is
-    expected to emit now and what it emits on average, exceed `max_neighbour_slowdown` times the seconds of that
-    cycle. The allowed total with the most tokens per second is used if it beats that cycle by more than `margin`
-    (a share, e.g. 0.02), else none. The smaller of two equal totals wins; of two equal positions the one of the
-    earlier candidate. Without a `cost` only forced proposals are verified.
-    """
-    load = len(candidates)
-    verified = [0] * load
-    emitted_by = [1.0] * load
-    means = [candidate.mean_emitted for candidate in candidates]
-    forced_tokens = 0
-    gains: list[float] = []
-    owners: list[int] = []
-    for index, candidate in enumerate(candidates):
-        proposed = candidate.proposed
-        if not proposed:
-            continue
-        if candidate.forced:
-            verified[index] = proposed
-            forced_tokens += proposed
-            emitted_by[index] += sum(candidate.survival[:proposed])
-        elif cost is not None:
-            previous = 1.0
-            for survival in candidate.survival[:proposed]:
-                # An estimate that rises along the block would let a position be taken without the one before it.
-                previous = min(previous, survival)
-                if previous <= 0.0:
-                    break
-                gains.append(previous)
-                owners.append(index)
-    if cost is None or not gains:
-        return tuple(verified)
+    Forced proposals are taken whole and belong to the plain cycle, which everything else is compared with. Lengths are
+    allowed if for every sequence
 
-    order = sorted(range(len(gains)), key=gains.__getitem__, reverse=True)
-    taken = _best_total(
-        order, gains, owners, emitted_by, means, load + forced_tokens, cost, kv_tokens, margin, max_neighbour_slowdown
-    )
-    for position in order[:taken]:
-        verified[owners[position]] += 1
-    return tuple(verified)
+        seconds <= max_neighbour_slowdown * plain seconds * its expected tokens + its slack_seconds
+        seconds <= its tpot_limit * its expected tokens,   unless the plain cycle breaks that too
+
+    The best allowed lengths are used if their tokens per second beat the plain cycle's by more than `margin` (a share,
+    e.g. 0.02), else none. Of equals the one with fewer rows wins, and of equal positions the earlier candidate's.
+    Without a `cost` only forced proposals are verified.
+
+    Args:
+        rate: tokens per second that these sequences reach on average (`policies.plan.Plan.rate`), counted as no less
+            than the plain cycle's. 0.0 where nobody knows: then the tokens per second of this cycle are made most.
+        draft_seconds: what drafting takes in this cycle. It is spent, so it counts in the seconds of every choice, but
+            not in the plain seconds of the first bound.
+    """
+    forced = [one.proposed if one.forced else 0 for one in candidates]
+    if cost is None:
+        return tuple(forced)
+    rows = len(candidates) + sum(forced)
+    base = float(len(candidates))
+    losses: list[float] = []
+    curves: dict[int, tuple[float, ...]] = {}
+    for one in candidates:
+        proposed, survival = one.proposed, one.survival
+        if one.forced:
+            base += sum(survival[:proposed])
+        elif proposed:
+            curve = curves.get(id(survival))
+            if curve is None:
+                curve = curves[id(survival)] = _losses(survival)
+            losses += curve[:proposed]
+    if not losses:
+        return tuple(forced)
+    # Gains are kept as losses: negative, so that they rise and what is worth a price is found by bisection.
+    losses.sort()
+    emitted = [base - lost for lost in accumulate(losses, initial=0.0)]
+    fixed_seconds = cost.sequence_seconds * len(candidates) + cost.kv_token_seconds * kv_tokens + draft_seconds
+    segments = segments_from(cost, rows, len(losses), fixed_seconds)
+    base_seconds = segments[0][2]
+    plain_seconds = base_seconds - draft_seconds
+
+    own = rate <= 0.0
+    price = base / base_seconds if own else max(rate, base / plain_seconds)
+    while True:
+        total, seconds = _best_total(losses, emitted, segments, price)
+        if not own or emitted[total] <= price * (1.0 + _TINY) * seconds:
+            break
+        price = emitted[total] / seconds
+    needed = base / base_seconds * (1.0 + margin)
+    bound_seconds = max_neighbour_slowdown * plain_seconds
+    if total == 0 or _keeps_bounds(candidates, seconds, bound_seconds):
+        if emitted[total] <= needed * seconds:
+            return tuple(forced)
+        return _lengths_by_loss(candidates, curves, forced, losses, total)
+
+    search = _BoundedSearch(candidates, curves, losses, emitted, segments, plain_seconds, bound_seconds)
+    while True:
+        found = search.best(price)
+        if not own or found.tokens <= price * (1.0 + _TINY) * found.seconds:
+            break
+        price = found.tokens / found.seconds
+    if found.tokens <= needed * found.seconds:
+        return tuple(forced)
+    return search.lengths(forced, found)
+
+
+def _losses(survival: tuple[float, ...]) -> tuple[float, ...]:
+    """-S_j, up to the last that is above 0. An estimate that rises along the block is read as flat: else a position
+    could be taken without the one before it."""
+    falling = tuple(accumulate(survival, min))
+    positive = len(falling)
+    while positive and falling[positive - 1] <= 0.0:
+        positive -= 1
+    return tuple([-value for value in falling[:positive]])
 
 
 def _best_total(
-    order: Sequence[int],
-    gains: Sequence[float],
-    owners: Sequence[int],
-    emitted_by: list[float],
-    means: Sequence[float],
-    base_tokens: int,
-    cost: PassCost,
-    kv_tokens: int,
-    margin: float,
-    max_neighbour_slowdown: float,
-) -> int:
-    """How many positions of `order` to verify.
+    losses: Sequence[float], emitted: Sequence[float], segments: Sequence[Segment], price: float
+) -> tuple[int, float]:
+    """How many rows of the sorted `losses` are worth most less the price of their seconds, and those seconds."""
+    best, best_seconds = 0, segments[0][2]
+    best_value = emitted[0] - price * best_seconds
+    for low, high, seconds, slope in segments:
+        total = min(max(bisect_left(losses, -price * slope), low), high)
+        took = seconds + slope * (total - low)
+        value = emitted[int(total)] - price * took
+        if value > best_value:
+            best, best_seconds, best_value = int(total), took, value
+    return best, best_seconds
 
-    `emitted_by` is what each sequence is expected to emit so far, and is used up; `means` what it emits on average.
-    The walk along the knots repeats `PassCost.seconds`, without a search for each total.
+
+def _keeps_bounds(candidates: Sequence[Candidate], seconds: float, bound_seconds: float) -> bool:
+    """Whether no sequence asks for more than one token from a cycle of `seconds`. It may be more careful than needed:
+    then the search looks closer."""
+    least_slack = seconds - bound_seconds
+    for one in candidates:
+        if one.slack_seconds < least_slack or (one.tpot_limit is not None and seconds > one.tpot_limit):
+            return False
+    return True
+
+
+def _lengths_by_loss(
+    candidates: Sequence[Candidate],
+    curves: dict[int, tuple[float, ...]],
+    forced: Sequence[int],
+    losses: Sequence[float],
+    total: int,
+) -> tuple[int, ...]:
+    """Whose the first `total` of the sorted losses are; of equal ones the earlier candidate's are the first."""
+    last = losses[total - 1]
+    whole = {key: bisect_left(curve, last) for key, curve in curves.items()}
+    lengths = list(forced)
+    left = total
+    for index, one in enumerate(candidates):
+        if one.proposed and not one.forced:
+            lengths[index] = min(one.proposed, whole[id(one.survival)])
+            left -= lengths[index]
+    for index, one in enumerate(candidates):
+        if left == 0:
+            break
+        if one.proposed and not one.forced:
+            tied = min(one.proposed, bisect_right(curves[id(one.survival)], last)) - lengths[index]
+            lengths[index] += min(tied, left)
+            left -= min(tied, left)
+    return tuple(lengths)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The first `greedy` rows in falling order of S_j, and at least `least` of the sequences that are bounded."""
+
+    tokens: float
+    seconds: float
+    greedy: int
+    least: tuple[int, ...]
+
+
+class _BoundedSearch:
+    """The best allowed lengths where the best of all are not allowed.
+
+    Seconds fix the shortest length that each sequence must have, so for a given total the best lengths are those, and
+    then the rows of the largest S_j. Totals are tried outwards from the one of each segment that would be best without
+    bounds, while even without bounds they would beat the best that is found.
     """
-    load = len(emitted_by)
-    knots, values = cost.token_knots, cost.knot_seconds
-    fixed_seconds = cost.sequence_seconds * load + cost.kv_token_seconds * kv_tokens
-    base_seconds = cost.seconds(base_tokens, load, kv_tokens)
-    slowest_seconds = max_neighbour_slowdown * base_seconds
-    emitted = sum(emitted_by)
-    best_rate = emitted / base_seconds * (1.0 + margin)
-    best_total = 0
-    reached = [max(pair) for pair in zip(emitted_by, means, strict=True)]
-    slowest = min(reached)
 
-    last = len(knots) - 1
-    upper = 0
-    knot_tokens, knot_value, slope = knots[0], values[0], 0.0
-    tokens = base_tokens
-    for taken, position in enumerate(order, start=1):
-        tokens += 1
-        if upper < last and tokens > knots[upper]:
-            upper += 1
-            while upper < last and knots[upper] < tokens:
-                upper += 1
-            knot_tokens, knot_value = knots[upper - 1], values[upper - 1]
-            slope = (values[upper] - knot_value) / (knots[upper] - knot_tokens)
-        seconds = knot_value + slope * (tokens - knot_tokens) + fixed_seconds
-        gain = gains[position]
-        owner = owners[position]
-        emitted += gain
-        emitted_by[owner] += gain
-        if emitted_by[owner] > reached[owner]:
-            was, reached[owner] = reached[owner], emitted_by[owner]
-            if was == slowest:
-                slowest = min(reached)
-        rate = emitted / seconds
-        if rate > best_rate and seconds <= slowest_seconds * slowest:
-            best_rate = rate
-            best_total = taken
-    return best_total
+    def __init__(
+        self,
+        candidates: Sequence[Candidate],
+        curves: dict[int, tuple[float, ...]],
+        losses: Sequence[float],
+        emitted: Sequence[float],
+        segments: Sequence[Segment],
+        plain_seconds: float,
+        bound_seconds: float,
+    ) -> None:
+        self._losses = losses
+        self._emitted = emitted
+        self._segments = segments
+        self._bound_seconds = bound_seconds
+        self._most_seconds = inf
+        flat: list[float] = []
+        owners: list[int] = []
+        movable: list[tuple[int, list[float], float, float]] = []
+        for index, one in enumerate(candidates):
+            curve: tuple[float, ...] = ()
+            alone = 1.0
+            if one.forced:
+                alone += sum(one.survival[: one.proposed])
+            elif one.proposed:
+                curve = curves[id(one.survival)][: one.proposed]
+                flat += curve
+                owners += [index] * len(curve)
+            limit = one.tpot_limit
+            if limit is None or plain_seconds > limit * alone:
+                limit = inf
+            expected = [alone - lost for lost in accumulate(curve, initial=0.0)]
+            most = min(bound_seconds * expected[-1] + one.slack_seconds, limit * expected[-1])
+            self._most_seconds = min(self._most_seconds, most)
+            if curve:
+                movable.append((index, expected, one.slack_seconds, limit))
+        self._owners = owners
+        self._order = sorted(range(len(flat)), key=flat.__getitem__)
+        longest = max(max(seconds, seconds + slope * (high - low)) for low, high, seconds, slope in segments)
+        longest = min(longest, self._most_seconds)
+        self._bounded = [one for one in movable if longest > min(bound_seconds + one[2], one[3])]
+        places: dict[int, list[int]] = {index: [] for index, *_ in self._bounded}
+        for place, item in enumerate(self._order):
+            if owners[item] in places:
+                places[owners[item]].append(place)
+        self._places = [places[index] for index, *_ in self._bounded]
+
+    def best(self, price: float) -> _Found:
+        """The allowed cycle with the most tokens less the price of its seconds; the plain one always is allowed."""
+        found = _Found(self._emitted[0], self._segments[0][2], 0, ())
+        value = found.tokens - price * found.seconds
+        for low, high, seconds, slope in self._segments:
+            first, final = int(low), int(high)
+            spare = self._most_seconds * (1.0 + _TINY) - seconds
+            rise = slope * (high - low)
+            if spare < min(0.0, rise):
+                continue
+            if spare < rise:
+                final = first + floor(spare / slope)
+            elif spare < 0.0:
+                first += ceil(spare / slope)
+            peak = min(max(bisect_left(self._losses, -price * slope), first), final)
+            for totals in (range(peak, first - 1, -1), range(peak + 1, final + 1)):
+                for total in totals:
+                    took = seconds + slope * (total - low)
+                    if self._emitted[total] - price * took <= value:
+                        break
+                    trial = self._at(total, took)
+                    if trial is not None and trial.tokens - price * took > value:
+                        found, value = trial, trial.tokens - price * took
+        return found
+
+    def _at(self, total: int, seconds: float) -> _Found | None:
+        """The best allowed lengths of `total` rows in a cycle of `seconds`; None where there are none."""
+        least = []
+        for _, expected, slack_seconds, limit in self._bounded:
+            needed = max((seconds - slack_seconds) / self._bound_seconds, seconds / limit)
+            least.append(bisect_left(expected, needed * (1.0 - _TINY)))
+            if least[-1] == len(expected):
+                return None
+        greedy = total
+        while True:
+            lifted, tokens = 0, 0.0
+            for length, places, (_, expected, _, _) in zip(least, self._places, self._bounded, strict=True):
+                if length:
+                    own = bisect_left(places, greedy)
+                    if own < length:
+                        lifted += length - own
+                        tokens += expected[length] - expected[own]
+            if greedy + lifted == total:
+                return _Found(self._emitted[greedy] + tokens, seconds, greedy, tuple(least))
+            greedy = total - lifted
+            if greedy < 0:
+                return None
+
+    def lengths(self, forced: Sequence[int], found: _Found) -> tuple[int, ...]:
+        """The verified length of each candidate."""
+        lengths = list(forced)
+        for item in self._order[: found.greedy]:
+            lengths[self._owners[item]] += 1
+        for (index, *_), least in zip(self._bounded, found.least, strict=False):
+            lengths[index] = max(lengths[index], least)
+        return tuple(lengths)

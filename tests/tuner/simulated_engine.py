@@ -221,8 +221,7 @@ class SimulatedEngine:
         for one, (_, proposed, bucket, _) in zip(running, offers, strict=True):
             key = ("ngram", one.context.route, one.context.language)
             survival = policy.survivals.get(key) or policy.default_survivals["ngram"]
-            mean_emitted = (one.output_tokens + 1) / (one.cycles + 1)
-            candidates.append(Candidate(proposed, survival.of(bucket), one.decision.forced, mean_emitted))
+            candidates.append(Candidate(proposed, survival.of(bucket), one.decision.forced, one.slack_seconds))
         lengths = allocate(candidates, policy.cost, kv_tokens, policy.margin, policy.max_neighbour_slowdown)
 
         sequences, shadows = [], []
@@ -249,10 +248,15 @@ class SimulatedEngine:
             one.output_tokens += emitted
             one.cycles += 1
         tokens = len(running) + sum(lengths)
+        if policy.cost is not None:
+            bound_seconds = policy.max_neighbour_slowdown * policy.cost.seconds(len(running), len(running), kv_tokens)
+            predicted = policy.cost.seconds(tokens, len(running), kv_tokens)
+            for one, stats in zip(running, sequences, strict=True):
+                one.slack_seconds += bound_seconds * stats.emitted - predicted
         seconds = self.cost.seconds(tokens, len(running), kv_tokens) * self.random.lognormvariate(0.0, self.noise)
         if self.random.random() < self.stall_share:
             seconds *= 5.0
-        stats = cycle(
+        done = cycle(
             load=len(running),
             tokens=tokens,
             kv_tokens=kv_tokens,
@@ -265,8 +269,8 @@ class SimulatedEngine:
         )
         self._window_id = policy.window.window_id
         self.clock.advance(seconds)
-        self.cycles.append(stats)
-        self.controller.fold_cycle(stats)
+        self.cycles.append(done)
+        self.controller.fold_cycle(done)
         for one in running:
             if one.remaining <= 0:
                 self.controller.fold_request(
