@@ -45,6 +45,7 @@ class _Running:
     output_tokens: int = 0
     cycles: int = 0
     looped: bool = False
+    slack_seconds: float = 0.0
 
 
 def calibration(cost: PassCost = TRUE_COST) -> tuple[CycleStats, ...]:
