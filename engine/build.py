@@ -12,6 +12,7 @@ from engine.drafter_files import DrafterError
 from engine.drafter_plan import DraftedTarget, plan_drafter
 from engine.drafter_set import DrafterSet
 from engine.drafter_shelf import fitting_drafters
+from engine.fingerprint import of_engine, of_target, of_tokenizer
 from engine.grammar import GrammarError, Grammars
 from engine.loop import EngineLoop
 from engine.machine_memory import machine_bytes
@@ -86,6 +87,7 @@ def build_engine(options: EngineOptions, deliver: Callable[[FromEngine], None]) 
     calibration: tuple[CycleStats, ...] = ()
     if options.calibrate:
         calibration = calibrate(target, options.slots, options.seed, lambda text: deliver(Progress(text)))
+    draft_calibration = drafters.time(drafters.loaded, lambda text: deliver(Progress(text)))
     deliver(Progress("timing the linear layers alone"))
     loads = [load for load in LOADS if load <= options.slots] if options.calibrate else [1]
     linear_seconds_by_load = tuple((load, decoder.linear_seconds(load)) for load in loads)
@@ -116,6 +118,15 @@ def build_engine(options: EngineOptions, deliver: Callable[[FromEngine], None]) 
         calibration=calibration,
         linear_seconds_by_load=linear_seconds_by_load,
         memory_bytes=memory.total,
+        draft_calibration=draft_calibration,
+        versions={
+            "target": of_target(model_path),
+            "tokenizer": of_tokenizer(model_path),
+            "engine": of_engine(native.library, dtype),
+            **drafters.versions,
+        },
+        resident_bytes=drafters.resident_bytes,
+        resident_seconds=drafters.resident_seconds(),
     )
     return loop, info
 
@@ -148,6 +159,8 @@ def _load_drafters(
         target,
         ngram_match=(options.ngram_min_match, options.ngram_max_match),
         stop=options.draft_stop,
+        slots=options.slots if options.calibrate else 0,
+        seed=options.seed,
     )
     for source in sources:
         deliver(Progress(f"loading the drafter {source}"))

@@ -1,4 +1,4 @@
-"""One cycle: draft, allocate, verify, commit, over all decoding sequences.
+"""One cycle: plan, draft, allocate, verify, commit, over all decoding sequences.
 
 The cycle policy is read once. It may only lower what a request's decision allows: a kill switch or a plain window is
 in force in the cycle that sees it first.
@@ -9,14 +9,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from engine.drafter import SILENT, Drafter, Proposal
+from engine.drafter import SILENT, Drafter, Proposal, proposals_of
 from engine.faults import FAULT, NO_CHOICE, log_fault
 from engine.grammar import GrammarError
-from engine.request import RunningSequence, Shadow
+from engine.request import RunningSequence
 from engine.rows import Rows
-from kernels.sampling import Block, Chosen, Failure, TokenLogprob, Verifier
+from engine.shadowing import advance_shadows, cast_shadow, start_shadows
+from engine.slack import draft_price, settle, slack_seconds
+from kernels.sampling import Block, Chosen, Failure, TokenLogprob
 from policies.allocate import Candidate, allocate
-from policies.cycle_policy import CyclePolicy
+from policies.cycle_policy import CyclePolicy, Outlook
+from policies.plan import Plan, Prospect, plan
 from policies.stats import BlockEnd, FinishReason, SequenceStats, ShadowStats
 
 
@@ -54,14 +57,44 @@ class CycleResult:
     kv_tokens: int
     draft_seconds: Mapping[str, float]
     verify_seconds: float
+    shadow_seconds: float
     cycle_seconds: float
+
+
+UNKNOWN = Outlook((), ())
+"""Of a drafter of which nothing has been learned yet."""
 
 
 def block_length(sequence: RunningSequence, policy: CyclePolicy) -> int:
     """The block length that may be asked for in this cycle: a block of K emits up to K + 1 tokens."""
-    if policy.kill or policy.window.plain or sequence.decision.context.route in policy.killed_routes:
+    decision = sequence.decision
+    if policy.plain_on(decision.context.route) or (policy.hold and not decision.forced):
         return 0
     return max(0, min(sequence.block_length, sequence.remaining - 1))
+
+
+def plan_cycle(sequences: Sequence[RunningSequence], policy: CyclePolicy) -> Plan:
+    """The block length to ask of each sequence's drafter: drafting that is not expected to pay is not even asked."""
+    caps = tuple(block_length(sequence, policy) for sequence in sequences)
+    if all(cap == 0 or sequence.decision.forced for cap, sequence in zip(caps, sequences, strict=True)):
+        return Plan(caps, 0.0)
+    prospects = []
+    for sequence, cap in zip(sequences, caps, strict=True):
+        decision = sequence.decision
+        context = decision.context
+        outlook = policy.outlooks.get((decision.drafter, context.route, context.language))
+        prospects.append(
+            Prospect(
+                drafter=decision.drafter,
+                outlook=outlook or policy.default_outlooks.get(decision.drafter, UNKNOWN),
+                cap=cap,
+                forced=decision.forced,
+                slack_seconds=slack_seconds(sequence, policy.cost),
+                tpot_limit=policy.tpot_limits.get(context.route),
+            )
+        )
+    kv_tokens = sum(len(sequence.tokens) for sequence in sequences)
+    return plan(prospects, policy.cost, policy.draft_costs, kv_tokens, policy.margin, policy.max_neighbour_slowdown)
 
 
 def run_cycle(
@@ -71,18 +104,22 @@ def run_cycle(
     requested: Sequence[int],
     policy: CyclePolicy,
     token_bytes: list[bytes],
+    shadows_due: Sequence[Sequence[str]] = (),
+    rate: float = 0.0,
 ) -> CycleResult:
     """Advance every sequence in `sequences` by at least one token, or find that it cannot go on.
 
-    `requested` are their block lengths, which their block tables cover. Their state is changed; nothing else is.
+    `requested` are their block lengths, which their block tables cover; `shadows_due`, one for each sequence or empty,
+    the drafters that are to propose beside it; `rate` is the plan's. Their state is changed; nothing else is.
     """
     started = time.perf_counter()
     for sequence in sequences:
         sequence.knobs = policy.knobs_of(sequence.decision.context.route)
     proposals, draft_seconds = _draft(drafters, sequences, requested)
-    proposals = [_permitted(sequence, proposal) for sequence, proposal in zip(sequences, proposals, strict=True)]
+    shadow_seconds, shadow_passes = start_shadows(drafters, sequences, shadows_due) if shadows_due else (0.0, [])
     kv_tokens = sum(len(sequence.tokens) for sequence in sequences)
-    lengths = _allocate(sequences, proposals, policy, kv_tokens)
+    drafting = draft_price(sequences, requested, proposals, shadow_passes, policy)
+    lengths = _allocate(sequences, proposals, policy, kv_tokens, rate, drafting.weighed)
 
     parts: list[Rows] = []
     blocks: list[Block] = []
@@ -102,20 +139,21 @@ def run_cycle(
     failed: list[RunningSequence] = []
     stats: list[SequenceStats] = []
     shadows: list[ShadowStats] = []
+    emitted_by: list[int] = []
     total_draft_seconds = sum(draft_seconds.values())
     for sequence, proposal, asked, length, choice in zip(sequences, proposals, requested, lengths, chosen, strict=True):
         tokens = choice.tokens
         if not tokens or sequence.failure is not None:
             sequence.failure = sequence.failure or choice.failure or NO_CHOICE
             failed.append(sequence)
+            emitted_by.append(0)
             continue
         accepted = len(tokens) - 1
-        if sequence.shadow is None and length == 0 and proposal.tokens:
-            sequence.shadow = Shadow(proposal.tokens, asked, proposal.confidence, sequence.decision.drafter)
+        if length == 0 and proposal.tokens:
+            cast_shadow(sequence, sequence.decision.drafter, proposal, asked)
         emitted, finish = sequence.append(tokens, token_bytes)
-        shadow = _advance_shadow(sequence, tokens[:emitted], finish is not None)
-        if shadow is not None:
-            shadows.append(shadow)
+        shadows += advance_shadows(sequence, tokens[:emitted], finish is not None)
+        emitted_by.append(emitted)
         end = _block_end(length, accepted, emitted, len(tokens))
         # Inside a block that was cut, only the drafts before the cut were seen to be accepted.
         accepted = min(accepted, emitted)
@@ -138,6 +176,7 @@ def run_cycle(
                 end=end,
             )
         )
+    settle(sequences, emitted_by, lengths, drafting, policy, kv_tokens)
     for drafter in drafters.values():
         for emission in emissions:
             drafter.observe(emission.sequence, emission.token_ids)
@@ -150,6 +189,7 @@ def run_cycle(
         kv_tokens=kv_tokens,
         draft_seconds=draft_seconds,
         verify_seconds=verify_seconds,
+        shadow_seconds=shadow_seconds,
         cycle_seconds=time.perf_counter() - started,
     )
 
@@ -182,21 +222,6 @@ def next_block(
     )
 
 
-def _permitted(sequence: RunningSequence, proposal: Proposal) -> Proposal:
-    """What the sequence's grammar leaves of a proposal.
-
-    The rest counts as not proposed: no cap of ours has cut it. Under rejection and block verification a draft stays
-    whatever its value, and its row rejects it.
-    """
-    if sequence.matcher is None or not proposal.tokens or sequence.sampling.verifier is not Verifier.COUPLED:
-        return proposal
-    kept = sequence.matcher.permitted(proposal.tokens)
-    if kept == 0:
-        return SILENT
-    probs = proposal.draft_probs
-    return replace(proposal, tokens=proposal.tokens[:kept], draft_probs=probs[:kept] if probs is not None else None)
-
-
 def _verify(
     target: Target, sequences: Sequence[RunningSequence], parts: list[Rows], blocks: list[Block]
 ) -> list[Chosen]:
@@ -220,7 +245,7 @@ def _verify(
 def _draft(
     drafters: Mapping[str, Drafter], sequences: Sequence[RunningSequence], requested: Sequence[int]
 ) -> tuple[list[Proposal], dict[str, float]]:
-    """Each drafter proposes for its sequences in one call; seconds by drafter. One that fails has nothing to offer."""
+    """Each drafter proposes for its sequences in one call; seconds by drafter."""
     proposals = [SILENT] * len(sequences)
     seconds: dict[str, float] = {}
     wanted: dict[str, list[int]] = {}
@@ -229,11 +254,7 @@ def _draft(
             wanted.setdefault(sequence.decision.drafter, []).append(index)
     for name, indices in wanted.items():
         started = time.perf_counter()
-        try:
-            drafted = drafters[name].propose([sequences[i] for i in indices], [requested[i] for i in indices])
-        except Exception as error:  # noqa: BLE001 - logged; the text needs no drafts
-            log_fault(f"drafting with {name} for {len(indices)} sequences", error)
-            drafted = [SILENT] * len(indices)
+        drafted = proposals_of(drafters[name], [sequences[i] for i in indices], [requested[i] for i in indices])
         for index, proposal in zip(indices, drafted, strict=True):
             proposals[index] = proposal
         seconds[name] = time.perf_counter() - started
@@ -241,7 +262,12 @@ def _draft(
 
 
 def _allocate(
-    sequences: Sequence[RunningSequence], proposals: Sequence[Proposal], policy: CyclePolicy, kv_tokens: int
+    sequences: Sequence[RunningSequence],
+    proposals: Sequence[Proposal],
+    policy: CyclePolicy,
+    kv_tokens: int,
+    rate: float,
+    draft_seconds: float,
 ) -> tuple[int, ...]:
     if not any(proposal.tokens for proposal in proposals):
         return (0,) * len(sequences)
@@ -252,10 +278,24 @@ def _allocate(
         if survival is None:
             survival = policy.default_survivals.get(decision.drafter)
         curve = survival.of(proposal.confidence) if survival is not None and proposal.tokens else ()
-        # The first output token came from the prompt's pass: it stands for one plain cycle that everybody starts with.
-        mean_emitted = sequence.output_length / (sequence.cycles + 1)
-        candidates.append(Candidate(len(proposal.tokens), curve, decision.forced, mean_emitted))
-    return allocate(candidates, policy.cost, kv_tokens, policy.margin, policy.max_neighbour_slowdown)
+        candidates.append(
+            Candidate(
+                proposed=len(proposal.tokens),
+                survival=curve,
+                forced=decision.forced,
+                slack_seconds=slack_seconds(sequence, policy.cost),
+                tpot_limit=policy.tpot_limits.get(decision.context.route),
+            )
+        )
+    return allocate(
+        candidates,
+        policy.cost,
+        kv_tokens,
+        policy.margin,
+        policy.max_neighbour_slowdown,
+        rate=rate,
+        draft_seconds=draft_seconds,
+    )
 
 
 def _block_end(verified: int, accepted: int, emitted: int, chosen: int) -> BlockEnd:
@@ -264,34 +304,3 @@ def _block_end(verified: int, accepted: int, emitted: int, chosen: int) -> Block
     if emitted < chosen:
         return BlockEnd.CENSORED
     return BlockEnd.FULL if accepted == verified else BlockEnd.REJECTED
-
-
-def _advance_shadow(sequence: RunningSequence, emitted: Sequence[int], ended: bool) -> ShadowStats | None:
-    """Compare the shadow with `emitted`; a value when it is decided.
-
-    A block that is kept whole also emits its bonus token before the next block starts. The shadow waits for that
-    token, so that shadows start where blocks would.
-    """
-    shadow = sequence.shadow
-    if shadow is None:
-        return None
-    decided = False
-    for token in emitted:
-        if shadow.matched < len(shadow.tokens) and token == shadow.tokens[shadow.matched]:
-            shadow.matched += 1
-            continue
-        decided = True
-        break
-    if not (decided or ended):
-        return None
-    sequence.shadow = None
-    return ShadowStats(
-        request_key=sequence.key,
-        context=sequence.decision.context,
-        drafter=shadow.drafter,
-        requested=shadow.requested,
-        proposed=len(shadow.tokens),
-        matched=shadow.matched,
-        confidence=shadow.confidence,
-        censored=not decided,
-    )

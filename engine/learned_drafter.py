@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import isnan
 
 from engine.blocks import BLOCK_TOKENS
-from engine.drafter import SILENT, Proposal
+from engine.drafter import NOT_READY, SILENT, Proposal
 from engine.drafter_plan import CATCH_UP_TOKENS
 from engine.faults import log_fault
 from engine.request import RunningSequence
@@ -84,7 +84,7 @@ class LearnedDrafter:
         self._told = False
 
     def propose(self, sequences: Sequence[RunningSequence], lengths: Sequence[int]) -> list[Proposal]:
-        proposals = [SILENT] * len(sequences)
+        proposals = [NOT_READY] * len(sequences)
         parts: list[DraftPart] = []
         places: list[int] = []
         budget = CATCH_UP_TOKENS
@@ -124,7 +124,8 @@ class LearnedDrafter:
             progress.blocks = list(part.blocks)
             progress.drafted = drafted.tokens[:-1]
             progress.drafted_at = progress.valid
-            proposals[place] = proposal_of(drafted)
+            if part.length:
+                proposals[place] = proposal_of(drafted)
             progress.broken = isnan(drafted.confidences[0])
             if progress.broken and not self._told:
                 self._told = True

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from engine.blocks import Blocks
-from engine.cycle import CycleResult, Emission, Target, block_length, next_block, run_cycle
+from engine.cycle import CycleResult, Emission, Target, next_block, plan_cycle, run_cycle
 from engine.drafter import Drafter
 from engine.drafter_files import DrafterError
 from engine.faults import FAULT, NO_CHOICE, log_fault
@@ -31,9 +31,10 @@ from engine.messages import (
 from engine.request import RunningSequence
 from engine.rows import Rows
 from engine.scheduler import Scheduler
+from engine.shadowing import due_shadows
 from kernels.sampling import Block, Chosen
 from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy
-from policies.stats import CycleStats, EngineStatus
+from policies.stats import CycleStats, DraftTiming, EngineStatus
 from policies.types import MAX_BLOCK_LENGTH, PLAIN, Decision
 
 GRAMMAR_WAIT_SECONDS = 0.02
@@ -51,12 +52,19 @@ class PrefillTarget(Target, Protocol):
 class LoadedDrafters(Protocol):
     """Who adds to the loop's drafters, and takes from them, while the engine serves."""
 
+    versions: dict[str, str]
+    """A fingerprint of each."""
+
     def load(self, source: str) -> None:
         """Raises DrafterError."""
         ...
 
     def unload(self, name: str) -> None:
         """Raises DrafterError."""
+        ...
+
+    def time(self, names: Iterable[str]) -> tuple[DraftTiming, ...]:
+        """What calls of drafters take of which no request knows yet."""
         ...
 
 
@@ -140,9 +148,11 @@ class EngineLoop:
         """Load or unload, let go of what cannot be drafted any more, and answer."""
         before = set(self._drafters)
         problem = None if self._loaded is not None else "This engine's drafters are fixed."
+        timings: tuple[DraftTiming, ...] = ()
         if self._loaded is not None:
             try:
                 change(self._loaded)
+                timings = self._loaded.time(set(self._drafters) - before)
             except DrafterError as error:
                 problem = str(error)
             except Exception as error:  # noqa: BLE001 - logged, and told to whoever asked; serving goes on
@@ -151,8 +161,19 @@ class EngineLoop:
         self._unloaded = (self._unloaded | before) - set(self._drafters)
         for sequence in (*self.scheduler.sequences, *self._starting.values()):
             sequence.decision = self._possible(sequence.decision)
-        memory_bytes = sum(drafter.memory_bytes for drafter in self._drafters.values())
-        self._deliver(DraftersAre(serial, (PLAIN, *self._drafters), memory_bytes, problem))
+            sequence.shadows = {name: shadow for name, shadow in sequence.shadows.items() if name in self._drafters}
+        resident_bytes = {name: drafter.memory_bytes for name, drafter in self._drafters.items()}
+        self._deliver(
+            DraftersAre(
+                serial,
+                drafters=(PLAIN, *self._drafters),
+                memory_bytes=sum(resident_bytes.values()),
+                problem=problem,
+                versions=dict(self._loaded.versions) if self._loaded is not None else {},
+                resident_bytes=resident_bytes,
+                draft_calibration=timings,
+            )
+        )
 
     def _possible(self, decision: Decision) -> Decision:
         """Plain in place of a drafter that was unloaded."""
@@ -278,16 +299,24 @@ class EngineLoop:
 
     def _run_cycle(self) -> CycleResult | None:
         scheduler = self.scheduler
-        lengths, preempted = scheduler.make_room(
-            [block_length(sequence, self._policy) for sequence in scheduler.decoding]
-        )
+        planned = plan_cycle(scheduler.decoding, self._policy)
+        lengths, preempted = scheduler.make_room(planned.requested)
         for sequence in preempted:
             self._release_drafts(sequence)
         if not scheduler.decoding:
             return None
         self._cycle += 1
         sequences = tuple(scheduler.decoding)
-        result = run_cycle(self._target, self._drafters, sequences, lengths, self._policy, self._token_bytes)
+        due = [
+            due_shadows(sequence, length, self._drafters, self._policy)
+            for sequence, length in zip(sequences, lengths, strict=True)
+        ]
+        for sequence, names in zip(sequences, due, strict=True):
+            if names:
+                scheduler.stretch(sequence, MAX_BLOCK_LENGTH)
+        result = run_cycle(
+            self._target, self._drafters, sequences, lengths, self._policy, self._token_bytes, due, planned.rate
+        )
         for emission in result.emissions:
             sequence = emission.sequence
             scheduler.blocks.fill(sequence.key, sequence.tokens, len(sequence.tokens) - 1)
@@ -335,6 +364,7 @@ class EngineLoop:
             waiting=len(self.scheduler.waiting),
             sequences=result.sequences if result else (),
             shadows=result.shadows if result else (),
+            shadow_seconds=result.shadow_seconds if result else 0.0,
             preemptions=self.scheduler.preemptions - self._told_preemptions,
             reused_tokens=self.scheduler.blocks.reused_tokens - self._told_reused_tokens,
             ended_at=time.monotonic(),

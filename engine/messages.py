@@ -3,11 +3,12 @@
 Times are `time.monotonic()` seconds, which on one machine mean the same in both processes.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from kernels.sampling import Sampling, TokenLogprob, Verifier, Watermark
 from policies.cycle_policy import CyclePolicy
-from policies.stats import CycleStats, EngineInfo, EngineStatus, FinishReason
+from policies.stats import CycleStats, DraftTiming, EngineInfo, EngineStatus, FinishReason
 from policies.types import Decision
 
 
@@ -159,6 +160,11 @@ class DraftersAre:
     """What they hold together at most."""
     problem: str | None
     """Why nothing has changed, one sentence for people."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """A fingerprint of each drafter, as in `EngineInfo.versions`."""
+    resident_bytes: Mapping[str, int] = field(default_factory=dict)
+    draft_calibration: tuple[DraftTiming, ...] = ()
+    """Of what was loaded."""
 
 
 @dataclass(frozen=True, slots=True)

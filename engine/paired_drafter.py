@@ -5,6 +5,7 @@ choice rests on the text so far alone, so that it is sound under every verifier.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from engine.drafter import Drafter, Proposal
 from engine.request import RunningSequence
@@ -36,7 +37,9 @@ class PairedDrafter:
             )
             for place, proposal in zip(unsure, learned, strict=True):
                 if proposal.tokens:
-                    proposals[place] = Proposal(proposal.tokens, proposal.confidence + BUCKETS, proposal.draft_probs)
+                    proposals[place] = replace(proposal, confidence=proposal.confidence + BUCKETS)
+                elif not proposal.ready:
+                    proposals[place] = replace(proposals[place], ready=False)
         return proposals
 
     def observe(self, sequence: RunningSequence, emitted: Sequence[int]) -> None:

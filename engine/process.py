@@ -20,6 +20,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 
+from engine.fingerprint import RESERVED
 from engine.messages import (
     AskStatus,
     Cancel,
@@ -232,7 +233,16 @@ class EngineClient:
         self._changes[message.serial] = answer
         self._send(message)
         came = await answer
-        self.info = replace(self.info, drafters=came.drafters)
+        drafters = set(came.drafters)
+        kept = {name: version for name, version in self.info.versions.items() if name in RESERVED}
+        timed = tuple(timing for timing in self.info.draft_calibration if timing.drafter in drafters)
+        self.info = replace(
+            self.info,
+            drafters=came.drafters,
+            versions=kept | dict(came.versions),
+            resident_bytes=came.resident_bytes,
+            draft_calibration=timed + came.draft_calibration,
+        )
         if came.problem is not None:
             raise DrafterRefusedError(came.problem)
 

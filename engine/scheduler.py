@@ -100,6 +100,12 @@ class Scheduler:
             self.blocks.cover(sequence.key, held + granted[-1])
         return granted, preempted
 
+    def stretch(self, sequence: RunningSequence, positions: int) -> None:
+        """Cover so many positions behind a decoding sequence's text, if blocks are free; nobody gives any up for it."""
+        wanted = min(len(sequence.tokens) + positions, sequence.context_tokens)
+        if wanted > len(sequence.blocks) * BLOCK_TOKENS:
+            self.blocks.cover(sequence.key, wanted)
+
     def remove(self, sequence: RunningSequence) -> None:
         """Forget a sequence, wherever it is, and free what it held."""
         del self._by_key[sequence.key]

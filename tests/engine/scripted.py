@@ -164,8 +164,11 @@ class ForesightDrafter:
         """Nothing is kept."""
 
 
-def decision(drafter: str = "none", cap: int = 0, *, forced: bool = True, route: str = "chat") -> Decision:
-    return Decision("test", Context("model", route, "en"), drafter, cap, forced, Reason.ENGINE_DEFAULT, 0)
+def decision(
+    drafter: str = "none", cap: int = 0, *, forced: bool = True, route: str = "chat", shadows: Sequence[str] = ()
+) -> Decision:
+    context = Context("model", route, "en")
+    return Decision("test", context, drafter, cap, forced, Reason.ENGINE_DEFAULT, 0, tuple(shadows))
 
 
 def submit(
