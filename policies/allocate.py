@@ -77,7 +77,7 @@ def allocate(
         return tuple(forced)
     rows = len(candidates) + sum(forced)
     base = float(len(candidates))
-    losses: list[float] = []
+    gains: list[float] = []
     curves: dict[int, tuple[float, ...]] = {}
     for one in candidates:
         proposed, survival = one.proposed, one.survival
@@ -86,22 +86,21 @@ def allocate(
         elif proposed:
             curve = curves.get(id(survival))
             if curve is None:
-                curve = curves[id(survival)] = _losses(survival)
-            losses += curve[:proposed]
-    if not losses:
+                curve = curves[id(survival)] = _falling(survival)
+            gains += curve[:proposed]
+    if not gains:
         return tuple(forced)
-    # Gains are kept as losses: negative, so that they rise and what is worth a price is found by bisection.
-    losses.sort()
-    emitted = [base - lost for lost in accumulate(losses, initial=0.0)]
+    gains.sort()
+    emitted = list(accumulate(reversed(gains), initial=base))
     fixed_seconds = cost.sequence_seconds * len(candidates) + cost.kv_token_seconds * kv_tokens + draft_seconds
-    segments = segments_from(cost, rows, len(losses), fixed_seconds)
+    segments = segments_from(cost, rows, len(gains), fixed_seconds)
     base_seconds = segments[0][2]
     plain_seconds = base_seconds - draft_seconds
 
     own = rate <= 0.0
     price = base / base_seconds if own else max(rate, base / plain_seconds)
     while True:
-        total, seconds = _best_total(losses, emitted, segments, price)
+        total, seconds = _best_total(gains, emitted, segments, price)
         if not own or emitted[total] <= price * (1.0 + _TINY) * seconds:
             break
         price = emitted[total] / seconds
@@ -110,9 +109,9 @@ def allocate(
     if total == 0 or _keeps_bounds(candidates, seconds, bound_seconds):
         if emitted[total] <= needed * seconds:
             return tuple(forced)
-        return _lengths_by_loss(candidates, curves, forced, losses, total)
+        return _lengths_above(candidates, curves, forced, gains[-total], total)
 
-    search = _BoundedSearch(candidates, curves, losses, emitted, segments, plain_seconds, bound_seconds)
+    search = _BoundedSearch(candidates, curves, gains, emitted, segments, plain_seconds, bound_seconds)
     while True:
         found = search.best(price)
         if not own or found.tokens <= price * (1.0 + _TINY) * found.seconds:
@@ -123,28 +122,30 @@ def allocate(
     return search.lengths(forced, found)
 
 
-def _losses(survival: tuple[float, ...]) -> tuple[float, ...]:
-    """-S_j, up to the last that is above 0. An estimate that rises along the block is read as flat: else a position
-    could be taken without the one before it."""
-    falling = tuple(accumulate(survival, min))
-    positive = len(falling)
-    while positive and falling[positive - 1] <= 0.0:
-        positive -= 1
-    return tuple([-value for value in falling[:positive]])
+def _falling(survival: tuple[float, ...]) -> tuple[float, ...]:
+    """An estimate that rises along the block is read as flat: else a position could be taken without the one before."""
+    if sorted(survival, reverse=True) == list(survival):
+        return survival
+    return tuple(accumulate(survival, min))
 
 
 def _best_total(
-    losses: Sequence[float], emitted: Sequence[float], segments: Sequence[Segment], price: float
+    gains: Sequence[float], emitted: Sequence[float], segments: Sequence[Segment], price: float
 ) -> tuple[int, float]:
-    """How many rows of the sorted `losses` are worth most less the price of their seconds, and those seconds."""
+    """How many of the largest `gains` (which rise) are worth most less the price of their seconds, and those."""
+    count = len(gains)
     best, best_seconds = 0, segments[0][2]
     best_value = emitted[0] - price * best_seconds
     for low, high, seconds, slope in segments:
-        total = min(max(bisect_left(losses, -price * slope), low), high)
+        total = count - bisect_right(gains, price * slope)
+        if total > high:
+            total = int(high)
+        elif total < low:
+            total = int(low)
         took = seconds + slope * (total - low)
-        value = emitted[int(total)] - price * took
+        value = emitted[total] - price * took
         if value > best_value:
-            best, best_seconds, best_value = int(total), took, value
+            best, best_seconds, best_value = total, took, value
     return best, best_seconds
 
 
@@ -158,29 +159,32 @@ def _keeps_bounds(candidates: Sequence[Candidate], seconds: float, bound_seconds
     return True
 
 
-def _lengths_by_loss(
+def _lengths_above(
     candidates: Sequence[Candidate],
     curves: dict[int, tuple[float, ...]],
-    forced: Sequence[int],
-    losses: Sequence[float],
+    forced: list[int],
+    least: float,
     total: int,
 ) -> tuple[int, ...]:
-    """Whose the first `total` of the sorted losses are; of equal ones the earlier candidate's are the first."""
-    last = losses[total - 1]
-    whole = {key: bisect_left(curve, last) for key, curve in curves.items()}
+    """Whose the `total` largest gains are, of which `least` is the last; of equal ones the earlier candidate's."""
+    spans = {}
+    for key, curve in curves.items():
+        rising = curve[::-1]
+        spans[key] = len(curve) - bisect_right(rising, least), len(curve) - bisect_left(rising, least)
     lengths = list(forced)
-    left = total
+    left = total - sum(
+        [min(one.proposed, spans[id(one.survival)][0]) for one in candidates if one.proposed and not one.forced]
+    )
     for index, one in enumerate(candidates):
-        if one.proposed and not one.forced:
-            lengths[index] = min(one.proposed, whole[id(one.survival)])
-            left -= lengths[index]
-    for index, one in enumerate(candidates):
-        if left == 0:
-            break
-        if one.proposed and not one.forced:
-            tied = min(one.proposed, bisect_right(curves[id(one.survival)], last)) - lengths[index]
-            lengths[index] += min(tied, left)
-            left -= min(tied, left)
+        proposed = one.proposed
+        if proposed and not one.forced:
+            sure, tied = spans[id(one.survival)]
+            if proposed <= sure:
+                lengths[index] = proposed
+            else:
+                more = min(min(proposed, tied) - sure, left)
+                lengths[index] = sure + more
+                left -= more
     return tuple(lengths)
 
 
@@ -206,13 +210,13 @@ class _BoundedSearch:
         self,
         candidates: Sequence[Candidate],
         curves: dict[int, tuple[float, ...]],
-        losses: Sequence[float],
+        gains: Sequence[float],
         emitted: Sequence[float],
         segments: Sequence[Segment],
         plain_seconds: float,
         bound_seconds: float,
     ) -> None:
-        self._losses = losses
+        self._gains = gains
         self._emitted = emitted
         self._segments = segments
         self._bound_seconds = bound_seconds
@@ -232,13 +236,13 @@ class _BoundedSearch:
             limit = one.tpot_limit
             if limit is None or plain_seconds > limit * alone:
                 limit = inf
-            expected = [alone - lost for lost in accumulate(curve, initial=0.0)]
+            expected = list(accumulate(curve, initial=alone))
             most = min(bound_seconds * expected[-1] + one.slack_seconds, limit * expected[-1])
             self._most_seconds = min(self._most_seconds, most)
             if curve:
                 movable.append((index, expected, one.slack_seconds, limit))
         self._owners = owners
-        self._order = sorted(range(len(flat)), key=flat.__getitem__)
+        self._order = sorted(range(len(flat)), key=flat.__getitem__, reverse=True)
         longest = max(max(seconds, seconds + slope * (high - low)) for low, high, seconds, slope in segments)
         longest = min(longest, self._most_seconds)
         self._bounded = [one for one in movable if longest > min(bound_seconds + one[2], one[3])]
@@ -262,7 +266,7 @@ class _BoundedSearch:
                 final = first + floor(spare / slope)
             elif spare < 0.0:
                 first += ceil(spare / slope)
-            peak = min(max(bisect_left(self._losses, -price * slope), first), final)
+            peak = min(max(len(self._gains) - bisect_right(self._gains, price * slope), first), final)
             for totals in (range(peak, first - 1, -1), range(peak + 1, final + 1)):
                 for total in totals:
                     took = seconds + slope * (total - low)

@@ -130,7 +130,8 @@ def test_among_many_sequences_the_result_keeps_its_bounds_and_no_single_row_more
     seed: int, cost: PassCost
 ) -> None:
     chance = random.Random(seed)
-    curves = [tuple(chance.uniform(0.2, 0.98) ** j for j in range(1, 13)) for _ in range(5)]
+    hazards = [chance.uniform(0.2, 0.98) for _ in range(5)]
+    curves = [tuple(hazard**j for j in range(1, 13)) for hazard in hazards]
     chosen = [
         Candidate(chance.randrange(13), chance.choice(curves), False, chance.choice((0.0, 0.002, 0.1)))
         for _ in range(24)
