@@ -1,88 +1,22 @@
 """One cycle at a time: what is asked, what is verified, what is counted."""
 
 import dataclasses
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
-from engine.cycle import CycleResult, block_length, run_cycle
+from engine.cycle import run_cycle
 from engine.drafter import SILENT, Proposal
 from engine.faults import FAULT, NO_CHOICE
 from engine.messages import Sampling
 from engine.request import RunningSequence
 from engine.rows import Rows
 from kernels.sampling import Block, Chosen, DraftProbs, TokenLogprob
-from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy, PassCost, Survival
+from policies.cycle_policy import INITIAL_CYCLE_POLICY, DraftCost, Outlook, PassCost, Survival
 from policies.stats import BlockEnd, FinishReason
-from policies.types import MAX_BLOCK_LENGTH, Decision
+from policies.types import MAX_BLOCK_LENGTH
+from tests.engine.one_cycle import FREE, UNPROVEN, Counting, Offering, cycle, running
 from tests.engine.scripted import PIECES, decision, submit
-
-FREE = PassCost((1, 32), (1.0, 1.0), 0.0, 0.0)
-"""A pass that costs the same whatever is in it: everything that may be accepted is worth verifying."""
-
-
-class Counting:
-    """A target whose text is 0, 1, 2, ... by output position."""
-
-    def __init__(self) -> None:
-        self.blocks: list[Block] = []
-        self.parts: list[Rows] = []
-
-    def verify(self, parts: list[Rows], blocks: list[Block]) -> list[Chosen]:
-        self.blocks, self.parts = blocks, parts
-        chosen = []
-        for block in blocks:
-            kept = 0
-            while kept < len(block.drafts) and block.drafts[kept] == block.position + kept:
-                kept += 1
-            chosen.append(Chosen(tuple(block.position + place for place in range(kept + 1))))
-        return chosen
-
-
-class Offering:
-    """A drafter that offers what it was given."""
-
-    def __init__(self, *proposals: Proposal) -> None:
-        self.name = "ngram"
-        self.memory_bytes = 0
-        self.context_limit: int | None = None
-        self._proposals = list(proposals)
-        self.asked: list[int] = []
-        self.observed: list[tuple[int, tuple[int, ...]]] = []
-
-    def propose(self, sequences: Sequence[RunningSequence], lengths: Sequence[int]) -> list[Proposal]:
-        self.asked.extend(lengths)
-        return [self._proposals.pop(0) for _ in sequences]
-
-    def observe(self, sequence: RunningSequence, emitted: Sequence[int]) -> None:
-        assert sequence.tokens[-len(emitted) :] == list(emitted)
-        self.observed.append((sequence.key, tuple(emitted)))
-
-    def release(self, request_key: int) -> None:
-        """Nothing is kept."""
-
-
-def running(
-    chosen: Decision | None = None, *, key: int = 1, max_tokens: int = 100, stop_token_ids: tuple[int, ...] = ()
-) -> RunningSequence:
-    """A sequence that has emitted token 0, in the block of its key."""
-    message = submit(
-        key, (50, 51), max_tokens=max_tokens, stop_token_ids=stop_token_ids, chosen=chosen or decision("ngram", 8)
-    )
-    sequence = RunningSequence(message, 1000)
-    sequence.blocks = [key]
-    sequence.append([0], list(PIECES))
-    return sequence
-
-
-def cycle(
-    sequences: Sequence[RunningSequence], *proposals: Proposal, policy: CyclePolicy = INITIAL_CYCLE_POLICY
-) -> tuple[CycleResult, Counting, Offering]:
-    target, drafter = Counting(), Offering(*proposals)
-    requested = [block_length(sequence, policy) for sequence in sequences]
-    result = run_cycle(target, {"ngram": drafter}, sequences, requested, policy, list(PIECES))
-    return result, target, drafter
 
 
 def test_the_pass_has_each_last_token_and_its_drafts_at_their_positions() -> None:
@@ -159,6 +93,43 @@ def test_survivals_are_looked_up_by_drafter_route_language_and_confidence_then_b
     assert [stats.confidence for stats in result.sequences] == [1, 7, 3]
 
 
+def test_a_drafter_is_asked_where_its_outlook_in_the_context_or_else_everywhere_pays_for_drafting() -> None:
+    good, poor = Outlook((0.9, 0.8, 0.7), (1.0, 1.0, 1.0)), Outlook((0.1, 0.0, 0.0), (1.0, 1.0, 1.0))
+    policy = dataclasses.replace(
+        INITIAL_CYCLE_POLICY,
+        cost=FREE,
+        draft_costs={"ngram": DraftCost(0.2, 0.0, 0.05, 0.0)},
+        outlooks={("ngram", "chat", "en"): good},
+        default_outlooks={"ngram": poor},
+    )
+    asked = []
+    for route in ("chat", "story"):
+        sequence = running(decision("ngram", 3, forced=False, route=route))
+        result, drafter = cycle([sequence], SILENT, policy=policy)[::2]
+        assert drafter.asked == [one.requested for one in result.sequences if one.requested]
+        asked.append(result.sequences[0].requested)
+    assert asked == [3, 0]
+
+
+def test_an_objective_of_the_route_bounds_what_its_neighbours_verify() -> None:
+    steep = PassCost((1, 2, 32), (1.0, 1.0, 4.0), 0.0, 0.0)
+    policy = dataclasses.replace(
+        INITIAL_CYCLE_POLICY,
+        cost=steep,
+        max_neighbour_slowdown=5.0,
+        default_survivals={"ngram": Survival(((), (0.99,) * 8))},
+    )
+    verified = []
+    for limits in ({}, {"story": 1.25}, {"chat": 1.25}):
+        eager = running(decision("ngram", 8, forced=False), key=1)
+        neighbour = running(decision(route="story"), key=2)
+        result, _, _ = cycle(
+            [eager, neighbour], Proposal((9,) * 8, 1), policy=dataclasses.replace(policy, tpot_limits=limits)
+        )
+        verified.append(result.sequences[0].verified)
+    assert verified == [8, 2, 8]
+
+
 def test_without_any_survival_only_forced_decisions_are_verified() -> None:
     policy = dataclasses.replace(INITIAL_CYCLE_POLICY, cost=FREE)
     sequences = [running(decision("ngram", 8, forced=forced), key=key) for key, forced in enumerate((True, False))]
@@ -175,7 +146,7 @@ def test_a_silent_drafter_counts_as_asked_and_not_as_proposing() -> None:
 
 def test_a_shadow_is_scored_by_the_tokens_that_come_and_waits_for_the_bonus() -> None:
     sequence = running(decision("ngram", 8, forced=False))
-    results = [cycle([sequence], proposal)[0] for proposal in (Proposal((1, 2), 4), SILENT, SILENT)]
+    results = [cycle([sequence], proposal, policy=UNPROVEN)[0] for proposal in (Proposal((1, 2), 4), SILENT, SILENT)]
     assert [len(result.shadows) for result in results] == [0, 0, 1]
     shadow = results[-1].shadows[0]
     assert (shadow.requested, shadow.proposed, shadow.matched, shadow.confidence) == (8, 2, 2, 4)
@@ -184,9 +155,9 @@ def test_a_shadow_is_scored_by_the_tokens_that_come_and_waits_for_the_bonus() ->
 
 def test_a_shadow_is_decided_at_its_first_wrong_token_and_the_next_one_begins_after() -> None:
     sequence = running(decision("ngram", 8, forced=False))
-    first = cycle([sequence], Proposal((1, 9, 3), 1))[0]
-    second = cycle([sequence], Proposal((5, 5), 1))[0]
-    third = cycle([sequence], Proposal((7,), 2))[0]
+    first = cycle([sequence], Proposal((1, 9, 3), 1), policy=UNPROVEN)[0]
+    second = cycle([sequence], Proposal((5, 5), 1), policy=UNPROVEN)[0]
+    third = cycle([sequence], Proposal((7,), 2), policy=UNPROVEN)[0]
     assert [result.shadows for result in (first,)] == [()]
     assert [(shadow.proposed, shadow.matched) for shadow in second.shadows] == [(3, 1)]
     assert [(shadow.proposed, shadow.matched) for shadow in third.shadows] == [(1, 0)]
@@ -194,8 +165,8 @@ def test_a_shadow_is_decided_at_its_first_wrong_token_and_the_next_one_begins_af
 
 def test_the_end_of_a_sequence_censors_its_shadow() -> None:
     sequence = running(decision("ngram", 8, forced=False), stop_token_ids=(2,))
-    cycle([sequence], Proposal((1, 2, 3), 1))
-    shadow = cycle([sequence], SILENT)[0].shadows[0]
+    cycle([sequence], Proposal((1, 2, 3), 1), policy=UNPROVEN)
+    shadow = cycle([sequence], SILENT, policy=UNPROVEN)[0].shadows[0]
     assert (shadow.matched, shadow.censored) == (2, True)
 
 

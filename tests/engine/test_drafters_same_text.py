@@ -203,6 +203,33 @@ def test_other_verifiers_take_the_draft_probs_and_accept_a_drafter_that_is_the_t
         assert accepted < 0.9 * drafted
 
 
+@pytest.mark.parametrize("verifier", list(Verifier))
+@pytest.mark.parametrize("drafter", ["none", "ngram", "near"])
+def test_the_text_is_the_same_whatever_proposes_beside_the_requests(
+    verifier: Verifier, drafter: str, decoder: Decoder, tiny_model: Path, sources: dict[str, str]
+) -> None:
+    texts = []
+    for shadows in ((), ("ngram", "suffix", "head", "twin", "near", "none", "nobody")):
+        engine = Engine(decoder, tiny_model, list(sources.values()))
+        texts.append(
+            engine.run(
+                [
+                    replace(message, decision=decision(drafter, 4, shadows=shadows))
+                    for message in requests(PLAIN, 0, verifier)
+                ]
+            )
+        )
+    assert texts[0] == texts[1]
+    told = [shadow for stats in engine.delivered.stats for shadow in stats.shadows]
+    assert {shadow.drafter for shadow in told} == {"ngram", "suffix", "head", "twin", "near"} - {drafter}
+    assert sum(stats.shadow_seconds for stats in engine.delivered.stats) > 0.0
+    if verifier is Verifier.COUPLED:
+        unpenalised = [key for key in range(1, 8) if not SAMPLINGS[key % len(SAMPLINGS)].penalised]
+        twin = [one for one in told if one.drafter == "twin" and one.proposed and one.request_key in unpenalised]
+        assert twin
+        assert all(one.matched == one.proposed or one.censored for one in twin), "it is the target"
+
+
 def test_a_drafter_is_unloaded_and_loaded_while_sequences_run_with_it(
     decoder: Decoder, tiny_model: Path, sources: dict[str, str], plain: dict[int, list[int]]
 ) -> None:
