@@ -41,6 +41,11 @@ class Situation:
     """Largest block length that a cycle may use for a learned policy. It is not the schedule's K: each cycle's
     allocation weighs the proposals that it sees, and what it leaves unverified is still scored as a shadow. So a
     context that is off goes on learning, and is on again when its acceptance comes back."""
+    load: int = 1
+    """Sequences that run together now: a learned arm may name another drafter at other loads."""
+    short_drafter: str | None = None
+    """The drafter instead of the learned one, because the output is too short for that one to catch up with the prompt;
+    `PLAIN` for none."""
     explored_drafter: str | None = None
     """The drafter to try where nothing is learned yet."""
     route_default: Arm | None = None
@@ -73,13 +78,15 @@ def resolve(situation: Situation) -> Resolution:
     if s.opt_out:
         return _plain(Reason.CLIENT_OPT_OUT, version)
     if s.frozen is not None:
-        return Resolution(s.frozen.arm.drafter, s.frozen.arm.cap, False, Reason.FREEZE, s.frozen.version)
+        return Resolution(s.frozen.arm.drafter_at(s.load), s.frozen.arm.cap, False, Reason.FREEZE, s.frozen.version)
     if s.mode is Mode.OFF:
         return _plain(Reason.ROUTE_DEFAULT, version)
     if s.mode is Mode.AUTO or (s.mode is Mode.CANARY and s.canary):
+        if s.short_drafter is not None:
+            return _weighed(s.short_drafter, s.learned_cap, Reason.SHORT_OUTPUT, version)
         if s.learned is not None and s.learned.state in (PolicyState.ON, PolicyState.OFF):
             reason = Reason.CANARY if s.mode is Mode.CANARY else Reason.LEARNED
-            return _weighed(s.learned.arm.drafter, s.learned_cap, reason, version)
+            return _weighed(s.learned.arm.drafter_at(s.load), s.learned_cap, reason, version)
         if s.explored_drafter is not None:
             return _weighed(s.explored_drafter, s.learned_cap, Reason.EXPLORE, version)
     if s.route_default is not None:

@@ -7,7 +7,8 @@ lock. Readers read one attribute, a `PolicySnapshot` that is replaced and never 
 The decision of a learned context names the drafter and the largest useful block length also when the context is OFF:
 the allocation of each cycle is the gate. It knows the confidence of the proposal at hand, and proposals that it leaves
 unverified are scored as shadows, so that an OFF context goes on learning and opens again when acceptance recovers.
-The schedule of a policy says what that comes to, for people, pins and exports.
+The schedule of a policy says what that comes to, for people, pins and exports. Drafters that do not serve propose
+beside some requests (`tuner.shadowing`), so that they go on being known.
 """
 
 import logging
@@ -16,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy, DraftCost, Knobs
+from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy, Knobs, Outlook, Survival
 from policies.ladder import ANY, kill_for, pin_for
 from policies.stats import CycleStats, EngineInfo, RequestStats
 from policies.types import (
@@ -32,23 +33,25 @@ from policies.types import (
     Policy,
     RequestFeatures,
 )
-from tuner.acceptance import Acceptance
 from tuner.baseline import Baseline, Era
-from tuner.cost_model import CostModel
 from tuner.decider import Decider, RouteModes
+from tuner.guides import Guides
+from tuner.known_contexts import Key, KnownContexts
+from tuner.learning import ANYWHERE, FoundChange, Learning
 from tuner.orders import Orders
-from tuner.policy_book import Key, PolicyBook
+from tuner.policy_book import PolicyBook
+from tuner.safeguard import Safeguard
+from tuner.safety import Gate
 from tuner.snapshot import PolicySnapshot
-from tuner.survivals import published_survivals, rounded
+from tuner.survivals import NO_OUTLOOK, NOTHING, Published, barred
 from tuner.switchback import Switchback, SwitchbackOptions
 from tuner.tune.knobs import Point
 from tuner.verdict import Bounds, Findings
 
 _log = logging.getLogger(__name__)
-_KV_CYCLES = 100.0
-"""Cycles over which the mean context of a sequence is averaged."""
-_KV_AT_START = 256.0
-_STATE_FORMAT = 1
+_STATE_FORMAT = 2
+_NAMED_SECONDS = 600.0
+"""A drafter's curve in a context is published for so long after it was last given to a request there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ class ControllerOptions:
     canary_share: float = 0.1
     """Share of the requests of a route in mode ``canary`` that get the learned policy."""
     drafter: str | None = None
-    """The drafter that is learned; None takes the engine's first."""
+    """The drafter that serves until something is known; None takes the engine's first."""
     max_block_length: int = 12
     margin: float = 0.02
     knobs: Mapping[str, Knobs] = field(default_factory=dict)
@@ -73,8 +76,12 @@ class ControllerOptions:
     """Blocks of a context before its first verdict."""
     recompute_seconds: float = 1.0
     """Between two recomputations; windows switch at every `tick`."""
-    min_change_seconds: float = 5.0
-    """Between two learned versions of a context."""
+    min_change_seconds: float = 2.0
+    """Between two learned versions of a context, unless it was found to have changed."""
+    max_slowdown: float = 0.02
+    """The share by which a window of 500 requests may be slower than plain."""
+    tpot_limits: Mapping[str, float] = field(default_factory=dict)
+    """Seconds per output token that the objective of a route allows."""
     switchback: SwitchbackOptions = field(default_factory=SwitchbackOptions)
     seed: int = 0
 
@@ -97,35 +104,37 @@ class Controller:
             clock: Unix seconds, for expiries and dates.
             monotonic: seconds, for windows and intervals.
         """
-        self._info = info
         self._options = options
         self._publish = publish
         self._clock = clock
         self._monotonic = monotonic
-        self._drafter = options.drafter or next((name for name in info.drafters if name != PLAIN), PLAIN)
         cap = min(options.max_block_length, MAX_BLOCK_LENGTH)
         self._routes = RouteModes(
             options.modes, options.default_mode, options.route_defaults, options.engine_default, options.canary_share
         )
-        self._decider = Decider(self._routes, self._drafter, cap, options.seed)
-        self._seen: dict[Key, None] = {}
+        self._decider = Decider(self._routes, cap, options.seed)
+        self._contexts = KnownContexts()
+        self._named: dict[tuple[str, str, str], float] = {}
+        """When (drafter, route, language) was last decided, on the monotonic clock."""
         self._lock = threading.Lock()
 
-        self._acceptance = Acceptance()
-        self._cost = CostModel(info.calibration)
+        self._learning = Learning(info, cap)
+        self._safeguard = Safeguard(options.max_slowdown, cap, self._learning)
+        self._guides = Guides(options.drafter, options.learning_blocks, self._learning)
+        self._published = Published()
+        self._changes: list[FoundChange] = []
+        self._changes_found: dict[str, int] = {}
         self._baseline = Baseline()
         self._baseline_error: float | None = None
         self._plain = self._baseline.plain_seconds()
-        self._pooled, self._curves = self._acceptance.curves(self._drafter, ())
-        self._kv_each = _KV_AT_START
         self._requests: dict[Key, int] = {}
 
         self._production = Point(options.knobs, options.margin)
         self._trial: tuple[int, Point] | None = None
         self._orders = Orders(info.drafters)
-        bounds = Bounds(info.slots, cap, options.margin, options.learning_blocks)
+        bounds = Bounds(cap, options.margin, options.learning_blocks)
         self._book = PolicyBook(info.model, bounds, options.min_change_seconds)
-        self._recomputed_at = monotonic()
+        self._recomputed_at = self._ticked_at = monotonic()
         self._switchback = Switchback(options.switchback, options.seed, self._recomputed_at)
         self._snapshot_version = 0
         self.snapshot = self._snapshot_of(INITIAL_CYCLE_POLICY)
@@ -141,25 +150,35 @@ class Controller:
 
         A plain window in force is not asked about: see `policies.ladder`.
         """
-        self._seen.setdefault((context.route, context.language))
-        return self._decider.decide(self.snapshot, context, features, self._clock())
+        key = self._contexts.key(context.route, context.language)
+        decision = self._decider.decide(self.snapshot, context, key, features, self._learning.load, self._clock())
+        if decision.drafter != PLAIN:
+            self._named[decision.drafter, *key] = self._monotonic()
+        return decision
 
     def fold_cycle(self, stats: CycleStats) -> None:
         """Learn from a cycle; what it changes shows after the next recomputation."""
         if stats.load == 0:
             return
+        stats = self._contexts.known(stats)
         with self._lock:
-            self._cost.fold(stats)
+            self._learning.fold(stats)
+            self._safeguard.fold(stats)
+            self._guides.fold(stats)
             if not stats.window.trial:  # what is tried says nothing of what serves
-                self._acceptance.fold(stats)
                 self._baseline.fold_cycle(stats)
-            self._kv_each += (stats.kv_tokens / stats.load - self._kv_each) / _KV_CYCLES
 
     def fold_request(self, stats: RequestStats) -> None:
         """Count a finished request."""
         context = stats.decision.context
-        key = (context.route, context.language)
+        key = self._contexts.key(context.route, context.language)
+        if key != (context.route, context.language):
+            kept = replace(context, route=key[0], language=key[1])
+            stats = replace(stats, decision=replace(stats.decision, context=kept))
         with self._lock:
+            self._learning.acceptance.finish(stats.request_key)
+            self._safeguard.finish()
+            self._guides.finish(key, stats.output_tokens)
             self._baseline.fold_request(stats)
             self._requests[key] = self._requests.get(key, 0) + 1
 
@@ -172,15 +191,30 @@ class Controller:
         with self._lock:
             now = self._monotonic()
             expired = self._orders.drop_expired(self._clock())
-            learned = now - self._recomputed_at >= self._options.recompute_seconds
+            gate = self._safeguard.judge(now - self._ticked_at)
+            self._ticked_at = now
+            found = self._learning.changes()
+            self._note(found)
+            learned = bool(found) or now - self._recomputed_at >= self._options.recompute_seconds
             if learned:
                 self._recomputed_at = now
-                self._learn()
+                self._learn(now)
             if expired or learned:
-                self._judge([key for key in self._contexts() if expired or self._book.is_due(key, now)])
-            if self._move_window() or expired or learned:
+                changed = {(change.route, change.language) for change in found}
+                for key in self._contexts.keys:
+                    if key in changed:
+                        self._book.allow(key)
+                    if expired or self._book.is_due(key, now):
+                        self._judge(key)
+            if self._move_window() or gate or expired or learned:
                 self._publish_changes()
             return self._book.take_changes()
+
+    def take_found_changes(self) -> list[FoundChange]:
+        """What was found to have changed since the last call, for the audit."""
+        with self._lock:
+            found, self._changes = self._changes, []
+            return found
 
     def set_pin(self, pin: Pin) -> None:
         """Put a pin in force, at once; it replaces the one of the same route and language.
@@ -203,10 +237,13 @@ class Controller:
             self._obey()
             return found
 
-    def set_drafters(self, drafters: tuple[str, ...]) -> None:
-        """The engine has others now; pins may name them at once."""
+    def set_engine(self, info: EngineInfo) -> None:
+        """The engine has other drafters now; pins may name them at once, and they are learned from nothing."""
         with self._lock:
-            self._orders.drafters = drafters
+            self._orders.drafters = info.drafters
+            self._note(self._learning.set_engine(info))
+            self._learn(self._monotonic())
+            self._obey()
 
     @property
     def production(self) -> Point:
@@ -243,8 +280,7 @@ class Controller:
         with self._lock:
             return {
                 "format": _STATE_FORMAT,
-                "keys": self._version_keys(),
-                "acceptance": self._acceptance.state(),
+                "learned": self._learning.state(),
                 "versions": [[*key, version] for key, version in self._book.versions.items()],
             }
 
@@ -257,29 +293,32 @@ class Controller:
     ) -> bool:
         """Go on from `state()` of an earlier run, the newest stored `policies`, and its orders. Call it before serving.
 
-        Version numbers go on in any case. What was learned is kept if format, model, drafter, dtype and device are
-        the same; else, or if `state` is damaged, it starts from nothing and the answer is False. Orders that have
-        expired are left out, and so are pins that this engine cannot serve, with a line in the log.
+        Version numbers go on in any case. What was learned is kept if format, model, dtype, device and the versions of
+        target, tokenizer and engine are the same, of the drafters whose versions are; if nothing is, or if `state` is
+        damaged, it starts from nothing and the answer is False. Orders that have expired are left out, and so are pins
+        that this engine cannot serve, with a line in the log.
         """
         with self._lock:
-            kept = False
+            kept: tuple[str, ...] = ()
             try:
                 for route, language, version in state.get("versions", ()):
                     self._book.raise_version((str(route), str(language)), int(version))
-                if state.get("format") == _STATE_FORMAT and state.get("keys") == self._version_keys():
-                    self._acceptance.restore(state["acceptance"])
-                    kept = True
+                if state.get("format") == _STATE_FORMAT:
+                    kept = self._learning.restore(state["learned"])
             except (KeyError, TypeError, ValueError) as error:
                 _log.warning("the saved state of the tuner is damaged, learning starts from nothing: %s", error)
             for policy in policies:
                 self._book.raise_version((policy.context.route, policy.context.language), policy.version)
-                if kept:
+                if all(drafter in kept for drafter in (policy.arm.drafter, *policy.arm.drafters) if drafter != PLAIN):
+                    self._contexts.key(policy.context.route, policy.context.language)
                     self._book.resume(policy)
+            for drafter in kept:
+                for route, language in self._learning.acceptance.contexts(drafter):
+                    self._contexts.key(route, language)
             self._resume_orders(pins, kill_switches)
-            self._learn()
-            self._judge(self._contexts())
-            self._publish_changes()
-            return kept
+            self._learn(self._monotonic())
+            self._obey()
+            return bool(kept)
 
     def _resume_orders(self, pins: Sequence[Pin], kill_switches: Sequence[KillSwitch]) -> None:
         """All of them before anything is judged, so that no context is judged without an order that holds for it."""
@@ -295,11 +334,7 @@ class Controller:
     def _give_pin(self, pin: Pin) -> None:
         self._orders.set_pin(pin)
         if pin.language != ANY:
-            self._seen.setdefault((pin.route, pin.language))
-
-    def _version_keys(self) -> dict[str, Any]:
-        info = self._info
-        return {"model": info.model, "drafter": self._drafter, "dtype": info.dtype, "device": info.device}
+            self._contexts.key(pin.route, pin.language)
 
     def _move_window(self) -> bool:
         """Whether another window is in force now."""
@@ -307,26 +342,30 @@ class Controller:
         exempt = self._orders.exempt_from_switchback
         return self._switchback.advance(self._monotonic(), self._baseline_error, suspended=exempt) != before
 
-    def _learn(self) -> None:
-        """Recompute curves, cost and baseline from the counts."""
-        contexts = dict.fromkeys((*self._contexts(), *self._acceptance.contexts(self._drafter)))
-        self._pooled, self._curves = self._acceptance.curves(self._drafter, contexts)
-        self._cost.refit()
+    def _note(self, found: Sequence[FoundChange]) -> None:
+        """Look again where something changed."""
+        for change in found:
+            self._guides.grant()
+            self._changes_found[change.kind] = self._changes_found.get(change.kind, 0) + 1
+        self._changes.extend(found)
+
+    def _learn(self, now: float) -> None:
+        """Recompute curves, costs, menus and the baseline from the counts."""
+        self._learning.learn(self._contexts.keys)
         self._plain = self._baseline.plain_seconds()
         self._baseline_error = self._baseline.relative_error(self._plain)
+        for name, named_at in tuple(self._named.items()):
+            if now - named_at > _NAMED_SECONDS:
+                self._named.pop(name, None)
 
-    def _contexts(self) -> list[Key]:
-        """Every context that was seen or counted."""
-        return list(dict.fromkeys((*tuple(self._seen), *self._curves, *self._book.policies)))
-
-    def _judge(self, keys: Sequence[Key]) -> None:
-        now, monotonic = self._clock(), self._monotonic()
-        for key in keys:
-            self._book.update(key, self._findings(key, now), now, monotonic)
+    def _judge(self, key: Key) -> None:
+        now = self._clock()
+        self._book.update(key, self._findings(key, now), now, self._monotonic())
 
     def _obey(self) -> None:
         """Put what operators changed in force."""
-        self._judge(self._contexts())
+        for key in self._contexts.keys:
+            self._judge(key)
         self._publish_changes()
 
     def _publish_changes(self) -> None:
@@ -344,16 +383,15 @@ class Controller:
         mode = self._routes.mode(route)
         default = self._routes.default(route)
         pin = pin_for(self._orders.pins, route, language, now)
-        era: Era = (route, language, self._drafter, False)
+        era: Era = (route, language, self._book.learned_drafter(key), False)
         if pin is not None:
             era = (route, language, *_served_as(Arm.fixed(pin.drafter, pin.block_length)))
         elif mode not in (Mode.AUTO, Mode.CANARY):
             era = (route, language, *_served_as(PLAIN_ARM if mode is Mode.OFF else default))
         return Findings(
-            drafter=self._drafter,
-            curve=self._curves.get(key) or replace(self._pooled, blocks=0.0),
-            cost=self._cost.cost,
-            kv_each=self._kv_each,
+            curves={name: curves.get(key, curves[ANYWHERE]) for name, curves in self._learning.curves.items()},
+            menu=self._learning.menus.get(key) or self._learning.menus.get(ANYWHERE),
+            load=self._learning.load,
             gain=self._baseline.gain(era, self._plain),
             mode=mode,
             default=default,
@@ -365,23 +403,47 @@ class Controller:
         window, point = self._switchback.window, self._production
         if self._trial is not None and not window.plain:
             window, point = replace(window, trial=self._trial[0]), self._trial[1]
-        survivals = published_survivals(self._drafter, self._curves, self._contexts(), self._orders, self._clock())
+        survivals, outlooks = self._curves_of_requests()
+        defaults = {
+            name: self._published.of(name, ANYWHERE, by[ANYWHERE]) for name, by in self._learning.curves.items()
+        }
+        if self._safeguard.gate is not Gate.OPEN:
+            defaults = dict.fromkeys(defaults, (NOTHING, NO_OUTLOOK))
         return CyclePolicy(
             version=version,
             kill=self._orders.killed_everywhere,
             window=window,
             survivals=survivals,
-            default_survivals={self._drafter: rounded(self._pooled)} if self._drafter != PLAIN else {},
-            cost=self._cost.cost,
-            draft_costs={name: DraftCost(0.0, each, 0.0, 0.0) for name, each in self._cost.draft_seconds.items()},
+            default_survivals={name: survival for name, (survival, _) in defaults.items()},
+            cost=self._learning.cost,
+            draft_costs=self._learning.draft_costs,
             margin=point.margin,
             knobs=point.knobs,
             max_neighbour_slowdown=self._options.max_neighbour_slowdown,
             killed_routes=self._orders.killed_routes,
+            outlooks=outlooks,
+            default_outlooks={name: outlook for name, (_, outlook) in defaults.items()},
+            tpot_limits=self._options.tpot_limits,
+            hold=self._safeguard.gate is Gate.HELD,
         )
+
+    def _curves_of_requests(self) -> tuple[dict[tuple[str, str, str], Survival], dict[tuple[str, str, str], Outlook]]:
+        """For the drafters that requests of a context were given lately; nothing where they may not be weighed."""
+        survivals: dict[tuple[str, str, str], Survival] = {}
+        outlooks: dict[tuple[str, str, str], Outlook] = {}
+        shut = barred(self._contexts.keys, self._orders, self._clock())
+        for drafter, *rest in sorted((*self._named, *((name, *key) for name in self._learning.curves for key in shut))):
+            key: Key = (rest[0], rest[1])
+            curve = self._learning.curves.get(drafter, {}).get(key)
+            if key in shut or not self._safeguard.allows(drafter, key):
+                survivals[drafter, *key], outlooks[drafter, *key] = NOTHING, NO_OUTLOOK
+            elif curve is not None:
+                survivals[drafter, *key], outlooks[drafter, *key] = self._published.of(drafter, key, curve)
+        return survivals, outlooks
 
     def _snapshot_of(self, cycle_policy: CyclePolicy) -> PolicySnapshot:
         self._snapshot_version += 1
+        guides, default_guide = self._guides.of(self._contexts.keys, self._book.policies)
         return PolicySnapshot(
             version=self._snapshot_version,
             created_at=self._clock(),
@@ -391,10 +453,14 @@ class Controller:
             cycle_policy=cycle_policy,
             throughput=self._baseline.throughput,
             baseline=tuple(self._plain.cells.values()),
-            cost_error=self._cost.error,
+            cost_error=self._learning.cost_model.error,
             switchback_share=self._switchback.share,
             requests=dict(self._requests),
             looped_requests=self._baseline.looped,
+            guides=guides,
+            default_guide=default_guide,
+            safety=self._safeguard.state,
+            changes_found=dict(self._changes_found),
         )
 
 

@@ -9,10 +9,24 @@ from dataclasses import dataclass
 
 from policies.decision_id import DecisionFields, encode
 from policies.ladder import Resolution, Situation, kill_for, pin_for, resolve
-from policies.types import PLAIN, Arm, Context, Decision, Mode, Reason, RequestFeatures
-from tuner.snapshot import PolicySnapshot
+from policies.types import PLAIN, Arm, Context, Decision, Mode, PolicyState, Reason, RequestFeatures
+from tuner.known_contexts import Key
+from tuner.shadowing import drawn
+from tuner.snapshot import Guide, PolicySnapshot
 
 _log = logging.getLogger(__name__)
+WATCHED = frozenset(
+    (
+        Reason.LEARNED,
+        Reason.EXPLORE,
+        Reason.CANARY,
+        Reason.SHORT_OUTPUT,
+        Reason.PINNED,
+        Reason.ROUTE_DEFAULT,
+        Reason.ENGINE_DEFAULT,
+    )
+)
+"""Requests beside which shadows may run: not those of clients who opted out, and nothing under a kill switch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +51,9 @@ class RouteModes:
 class Decider:
     """Resolves requests. Any number of threads may call it."""
 
-    def __init__(self, routes: RouteModes, drafter: str, cap: int, seed: int) -> None:
-        """`drafter` and `cap` are the drafter that is learned, and its largest block length."""
+    def __init__(self, routes: RouteModes, cap: int, seed: int) -> None:
+        """`cap` is the largest block length of what is learned."""
         self._routes = routes
-        self._drafter = drafter
         self._cap = cap
         self._random = random.Random(seed)
         self._run = secrets.token_hex(4)
@@ -48,10 +61,20 @@ class Decider:
         self.faults = 0
         """Decisions that failed inside and were answered with the plain arm."""
 
-    def decide(self, snapshot: PolicySnapshot, context: Context, features: RequestFeatures, now: float) -> Decision:
-        """The decision for one request at `now` (Unix seconds)."""
+    def decide(
+        self, snapshot: PolicySnapshot, context: Context, key: Key, features: RequestFeatures, load: int, now: float
+    ) -> Decision:
+        """The decision for one request at `now` (Unix seconds), with `load` sequences running.
+
+        `key` is the context whose account it is on, which is another than `context` once there are too many.
+        """
+        shadows: tuple[str, ...] = ()
         try:
-            resolution = resolve(self._situation(snapshot, context, features, now))
+            guide = snapshot.guides.get(key, snapshot.default_guide)
+            resolution = resolve(self._situation(snapshot, context, key, guide, features, load, now))
+            watched = resolution.reason in WATCHED and self._routes.mode(context.route) is not Mode.OFF
+            if guide.shadows and watched and not snapshot.cycle_policy.hold:
+                shadows = drawn(guide.shadows, resolution.drafter, self._random.random())
         except Exception:  # noqa: BLE001  a fault of the tuner must not fail a request; it is counted and logged
             self.faults += 1
             _log.exception("a decision failed, plain serves; route %s, language %s", context.route, context.language)
@@ -73,21 +96,47 @@ class Decider:
             forced=resolution.forced,
             reason=resolution.reason,
             policy_version=resolution.policy_version,
+            shadows=shadows,
         )
 
     def _situation(
-        self, snapshot: PolicySnapshot, context: Context, features: RequestFeatures, now: float
+        self,
+        snapshot: PolicySnapshot,
+        context: Context,
+        key: Key,
+        guide: Guide,
+        features: RequestFeatures,
+        load: int,
+        now: float,
     ) -> Situation:
         mode = self._routes.mode(context.route)
+        learned = snapshot.policies.get(key)
+        explored = guide.explored
+        if learned is not None and learned.state is PolicyState.LEARNING:
+            explored = learned.arm.drafter_at(load)
+        likely = explored if learned is None else learned.arm.drafter_at(load)
         return Situation(
             killed=kill_for(snapshot.kill_switches, context.route, now) is not None,
             pin=pin_for(snapshot.pins, context.route, context.language, now),
             opt_out=features.opt_out,
             mode=mode,
             canary=mode is Mode.CANARY and self._random.random() < self._routes.canary_share,
-            learned=snapshot.policies.get((context.route, context.language)),
+            learned=learned,
             learned_cap=self._cap,
-            explored_drafter=self._drafter if self._drafter != PLAIN else None,
+            load=load,
+            short_drafter=_instead(guide, likely, features),
+            explored_drafter=explored if explored != PLAIN else None,
             route_default=self._routes.route_defaults.get(context.route),
             engine_default=self._routes.engine_default,
         )
+
+
+def _instead(guide: Guide, drafter: str, features: RequestFeatures) -> str | None:
+    """Who drafts for a request whose output is too short for `drafter` to catch up with the prompt."""
+    shortcut = guide.shortcuts.get(drafter)
+    if shortcut is None:
+        return None
+    expected: float = features.max_tokens
+    if guide.output_tokens:
+        expected = min(expected, guide.output_tokens)
+    return shortcut.drafter if expected < shortcut.tokens_per_prompt_token * features.prompt_tokens else None

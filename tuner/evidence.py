@@ -7,12 +7,12 @@ from tuner.acceptance import Curve
 from tuner.baseline import Gain
 
 
-def evidence(curve: Curve, gain: Gain, cap: int, predicted: Sequence[tuple[int, float]], note: str) -> Evidence:
-    """The evidence of a policy whose block length is at most `cap`."""
+def evidence(curve: Curve | None, gain: Gain, cap: int, predicted: Sequence[tuple[int, float]], note: str) -> Evidence:
+    """The evidence of a policy whose block length is at most `cap`; without a curve where there is no drafter."""
     return Evidence(
-        cycles=round(curve.blocks),
+        cycles=round(curve.blocks) if curve is not None else 0,
         requests=gain.requests,
-        survival=tuple(round(value, 4) for value in curve.unconditioned[:cap]),
+        survival=tuple(round(value, 4) for value in curve.unconditioned[:cap]) if curve is not None else (),
         speedup=gain.speedup,
         predicted_speedup=tuple((load, round(value, 3)) for load, value in predicted),
         note=note,
@@ -20,15 +20,27 @@ def evidence(curve: Curve, gain: Gain, cap: int, predicted: Sequence[tuple[int, 
 
 
 def note_learned(
-    drafter: str, curve: Curve, gain: Gain, steps: Sequence[LoadStep], predicted: Sequence[tuple[int, float]]
+    drafter: str,
+    curve: Curve,
+    gain: Gain,
+    steps: Sequence[LoadStep],
+    predicted: Sequence[tuple[int, float]],
+    others: Sequence[tuple[str, float]],
+    load: int,
 ) -> str:
-    """Why speculation is on or off: acceptance, what the schedule is worth, what was measured."""
+    """Why speculation is on or off: acceptance, what the schedule is worth, what was measured.
+
+    `others` are the drafters that do not serve at `load`, with what they are predicted to gain there.
+    """
     first = curve.unconditioned[0]
     kept = f"{drafter}'s first token is kept {first:.0%} of the time over {round(curve.blocks)} blocks"
     used = [step for step in steps if step.block_length]
     best_load, best = max(predicted, key=lambda pair: pair[1], default=(1, 1.0))
     if used:
-        lengths = ", ".join(f"{step.block_length} at load {step.loads}" for step in used)
+        several = len({step.drafter for step in used}) > 1
+        lengths = ", ".join(
+            f"{step.block_length} {f'of {step.drafter} ' * several}at load {step.loads}" for step in used
+        )
         silent = [step for step in steps if not step.block_length]
         plain = f", plain at load {', '.join(step.loads for step in silent)}" if silent else ""
         verdict = f"a block of {lengths}{plain}: predicted {best:.2f}x plain at load {best_load}"
@@ -39,6 +51,8 @@ def note_learned(
         )
     else:
         verdict = "no block length is predicted to beat plain, so it serves plain"
+    if others:
+        verdict += f"; at load {load} others would do " + ", ".join(f"{name} {value:.2f}x" for name, value in others)
     return f"{kept}; {verdict}; {measured(gain.speedup)}."
 
 

@@ -3,11 +3,9 @@
 import math
 from dataclasses import replace
 
-from policies.types import Arm, Context, Policy, PolicyState, Reason
+from policies.types import PLAIN, Arm, Context, Policy, PolicyState, Reason
+from tuner.known_contexts import Key
 from tuner.verdict import Bounds, Findings, judge
-
-Key = tuple[str, str]
-"""(route, language)."""
 
 _LEARNED_STATES = (PolicyState.LEARNING, PolicyState.ON, PolicyState.OFF)
 
@@ -48,6 +46,15 @@ class PolicyBook:
         self._changed_at[key] = self._judged_at[key] = -math.inf
         if policy.reason is Reason.LEARNED:
             self._learned[key] = policy.arm
+
+    def learned_drafter(self, key: Key) -> str:
+        """Who serves most in what was last learned of `key`."""
+        learned = self._learned.get(key)
+        return learned.drafter if learned is not None else PLAIN
+
+    def allow(self, key: Key) -> None:
+        """Let what is learned of `key` change at once, since what it rests on changed."""
+        self._judged_at[key] = self._changed_at[key] = -math.inf
 
     def take_changes(self) -> list[Policy]:
         """The new versions since the last call, in order."""

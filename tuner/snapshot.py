@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from policies.cycle_policy import CyclePolicy
-from policies.types import KillSwitch, Pin, Policy
+from policies.types import PLAIN, KillSwitch, Pin, Policy
+from tuner.safety import SafetyState
 
 __all__ = ["BaselineCell", "KillSwitch", "PolicySnapshot", "Throughput"]
 
@@ -32,6 +33,30 @@ class BaselineCell:
 
 
 @dataclass(frozen=True, slots=True)
+class Shortcut:
+    """When a drafter has too little of an output to catch up with its prompt."""
+
+    tokens_per_prompt_token: float
+    """Output tokens that it needs for each token of the prompt."""
+    drafter: str
+    """Who drafts instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guide:
+    """What decisions of one context read beside its policy."""
+
+    explored: str = PLAIN
+    """The drafter while there is no verdict."""
+    shadows: tuple[tuple[str, float], ...] = ()
+    """(drafter, probability that it proposes beside a request)."""
+    output_tokens: float = 0.0
+    """Mean output of the requests so far; 0.0 before any has ended."""
+    shortcuts: Mapping[str, Shortcut] = field(default_factory=dict)
+    """By drafter, for those that read the prompt first."""
+
+
+@dataclass(frozen=True, slots=True)
 class PolicySnapshot:
     """Everything that a decision, the API, the metrics and the command line read."""
 
@@ -51,3 +76,10 @@ class PolicySnapshot:
     requests: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Finished requests by (route, language) since the start."""
     looped_requests: int = 0
+    guides: Mapping[tuple[str, str], Guide] = field(default_factory=dict)
+    """Keyed by (route, language)."""
+    default_guide: Guide = field(default_factory=Guide)
+    """For contexts that are new."""
+    safety: SafetyState = field(default_factory=SafetyState)
+    changes_found: Mapping[str, int] = field(default_factory=dict)
+    """How often acceptance, cost or a version was found to have changed, since the start, by kind."""

@@ -1,19 +1,19 @@
 """The next policy of one context: the same version with fresher evidence, or a new version when something changed."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from policies.cycle_policy import PassCost
-from policies.types import PLAIN, PLAIN_ARM, Arm, Context, Evidence, KillSwitch, Mode, Pin, Policy, PolicyState, Reason
-from tuner import evidence, schedule
+from policies.types import PLAIN_ARM, Arm, Context, Evidence, KillSwitch, Mode, Pin, Policy, PolicyState, Reason
+from tuner import evidence
 from tuner.acceptance import Curve
 from tuner.baseline import Gain
+from tuner.choice import Menu, choose
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """The limits that every context shares."""
 
-    slots: int
     cap: int
     """Largest block length."""
     margin: float
@@ -24,12 +24,12 @@ class Bounds:
 class Findings:
     """What is known of one context at one moment."""
 
-    drafter: str
-    """The drafter that is learned here; `PLAIN` when the engine has none."""
-    curve: Curve
-    cost: PassCost | None
-    kv_each: float
-    """Mean context of a sequence, in tokens."""
+    curves: Mapping[str, Curve]
+    """By drafter; empty when the engine has none."""
+    menu: Menu | None
+    """None without a cost."""
+    load: int
+    """Sequences that run together now."""
     gain: Gain
     mode: Mode
     default: Arm
@@ -43,7 +43,7 @@ def judge(context: Context, found: Findings, bounds: Bounds, previous: Policy | 
 
     `previous` is the one in force and `learned` the arm last learned here, which a pin or kill may have covered. The
     version is that of `previous`, or one more if arm, state or reason differ; `created_at` is then for the caller to
-    set. Block lengths have hysteresis (`schedule.block_lengths`), so noise makes no versions.
+    set. Drafters and block lengths have hysteresis (`tuner.choice`), so noise makes no versions.
     """
     arm, state, reason, basis = _verdict(found, bounds, previous, learned)
     if previous is None:
@@ -67,32 +67,33 @@ def _verdict(
         state = PolicyState.ON if arm.cap else PolicyState.OFF
         note = f"The route's mode is {found.mode.value}, so its configured arm serves."
         return arm, state, Reason.ROUTE_DEFAULT, _bare(found, bounds, note)
-    if found.cost is None or found.drafter == PLAIN:
-        missing = "calibration of the cost of a cycle" if found.cost is None else "drafter"
+    if found.menu is None or not found.curves:
+        missing = "calibration of the cost of a cycle" if found.menu is None else "drafter"
         note = f"There is no {missing}, so nothing is learned and plain serves."
         return PLAIN_ARM, PolicyState.OFF, Reason.ENGINE_DEFAULT, _bare(found, bounds, note)
 
-    cap, margin = bounds.cap, bounds.margin
-    lengths = schedule.block_lengths(found.curve, found.cost, bounds.slots, found.kv_each, cap, margin, learned)
-    steps = schedule.merged(found.drafter, lengths)
-    if found.curve.blocks < bounds.learning_blocks:
+    menu = found.menu
+    arm = choose(menu, learned, found.load, bounds.margin)
+    curve = found.curves[arm.drafter]
+    judged = previous is not None and previous.reason is Reason.LEARNED
+    if not judged and max(each.blocks for each in found.curves.values()) < bounds.learning_blocks:
         # Until the verdict the schedule is a guess from relatives: it is shown as it first was.
         learning = previous is not None and previous.state is PolicyState.LEARNING
-        arm = previous.arm if previous is not None and learning else Arm(found.drafter, steps)
-        note = evidence.note_learning(found.drafter, found.curve, bounds.learning_blocks)
+        arm = previous.arm if previous is not None and learning else arm
+        note = evidence.note_learning(arm.drafter, found.curves.get(arm.drafter, curve), bounds.learning_blocks)
         return arm, PolicyState.LEARNING, Reason.EXPLORE, _bare(found, bounds, note)
-    predicted = tuple(
-        (load, schedule.predicted_gain(found.curve, found.cost, load, found.kv_each, cap, margin))
-        for load in schedule.representative_loads(bounds.slots)
-    )
-    note = evidence.note_learned(found.drafter, found.curve, found.gain, steps, predicted)
-    basis = evidence.evidence(found.curve, found.gain, cap, predicted, note)
-    state = PolicyState.ON if any(lengths) else PolicyState.OFF
-    return Arm(found.drafter, steps), state, Reason.LEARNED, basis
+    predicted = tuple((load, menu.gain(arm.drafter_at(load), load)) for load in menu.loads)
+    others = [(name, menu.gain(name, found.load)) for name in menu.options if name != arm.drafter]
+    note = evidence.note_learned(arm.drafter, curve, found.gain, arm.schedule, predicted, others, found.load)
+    basis = evidence.evidence(curve, found.gain, bounds.cap, predicted, note)
+    state = PolicyState.ON if arm.cap else PolicyState.OFF
+    return arm, state, Reason.LEARNED, basis
 
 
 def _bare(found: Findings, bounds: Bounds, note: str) -> Evidence:
-    return evidence.evidence(found.curve, found.gain, bounds.cap, (), note)
+    """Without a prediction; the curve is that of the drafter of which most is known."""
+    curve = max(found.curves.values(), key=lambda each: each.blocks, default=None)
+    return evidence.evidence(curve, found.gain, bounds.cap, (), note)
 
 
 def _who(order: Pin | KillSwitch, verb: str) -> str:

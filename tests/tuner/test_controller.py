@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -395,7 +396,7 @@ def test_a_drafter_that_came_while_serving_can_be_pinned_and_one_that_went_canno
     engine = SimulatedEngine(TWO_ROUTES, DEMO)
     with pytest.raises(ValueError, match="drafter 'head' is unknown"):
         engine.controller.set_pin(replace(pin(), drafter="head"))
-    engine.controller.set_drafters((PLAIN, "head"))
+    engine.controller.set_engine(replace(engine.info, drafters=(PLAIN, "head")))
     engine.controller.set_pin(replace(pin(), drafter="head"))
     with pytest.raises(ValueError, match="drafter 'ngram' is unknown"):
         engine.controller.set_pin(replace(pin(), drafter="ngram"))
@@ -463,14 +464,16 @@ def test_stored_orders_that_expired_or_that_the_engine_cannot_serve_are_left_out
         lambda info: replace(info, model="other"),
         lambda info: replace(info, dtype="bfloat16"),
         lambda info: replace(info, device="cuda"),
-        lambda info: replace(info, drafters=("none", "suffix", "ngram")),
+        lambda info: replace(info, versions={"target": "2"}),
+        lambda info: replace(info, versions={"ngram": "2"}),
+        lambda info: replace(info, drafters=("none", "suffix")),
     ],
 )
 def test_another_model_or_machine_starts_from_nothing_with_versions_going_on(
     served: SimulatedEngine, change: Callable[[EngineInfo], EngineInfo]
 ) -> None:
     again = restarted(served, change(served.info))
-    assert not again.controller.restore(served.controller.state())
+    assert not again.controller.restore(served.controller.state(), tuple(served.controller.snapshot.policies.values()))
     assert decide(again).reason is Reason.EXPLORE
     tick_after(again, 2.0)
     assert again.policy_of(*EDIT).version == served.policy_of(*EDIT).version + 1
@@ -479,14 +482,14 @@ def test_another_model_or_machine_starts_from_nothing_with_versions_going_on(
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda state: state.update(acceptance=[{"drafter": "ngram"}]),
-        lambda state: state.pop("acceptance"),
+        lambda state: state["learned"].update(acceptance=[{"drafter": "ngram"}]),
+        lambda state: state["learned"].pop("acceptance"),
         lambda state: state.update(versions=[["chat"]]),
         lambda state: state.clear(),
     ],
 )
 def test_a_damaged_state_starts_from_nothing_instead_of_failing(
-    served: SimulatedEngine, damage: Callable[[dict[str, object]], object]
+    served: SimulatedEngine, damage: Callable[[dict[str, Any]], object]
 ) -> None:
     state = json.loads(json.dumps(served.controller.state()))
     damage(state)

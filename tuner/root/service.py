@@ -122,7 +122,7 @@ class Service:
             await change
         except DrafterRefusedError as error:
             raise DrafterConflictError(str(error)) from error
-        self.controller.set_drafters(self.drafters)
+        self.controller.set_engine(self.client.info)
         self._metrics.set_drafters(self.drafters)
 
     async def render_metrics(self) -> bytes:

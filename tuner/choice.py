@@ -1,0 +1,177 @@
+"""Which drafter serves a context at each load, and how far it drafts there.
+
+For every drafter the expected tokens per second are known at every block length (`tuner.cost.rates`), drafting priced.
+The drafter with the most serves, but a challenger must beat the one that serves by `_BETTER`: two drafters that are
+equally good would take turns for ever. A block length stays while it is within `_STAYS` of the best one.
+
+A drafter is named also at loads at which no block length beats plain: cycles weigh each proposal by its confidence, and
+one that is surer than usual may pay where the usual one does not.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from policies.cycle_policy import DraftCost, PassCost
+from policies.types import PLAIN_ARM, Arm, LoadStep
+from tuner.acceptance import Curve
+from tuner.cost.rates import Profile, profile, rates
+from tuner.known_contexts import Key
+
+_BETTER = 0.01
+_NEAR = 0.98
+_STAYS = 0.96
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One drafter at one load; tokens per second."""
+
+    best: float
+    """When only what is likely enough is verified."""
+    fixed: tuple[float, ...]
+    """By block length, when all that is offered is verified; the first is plain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Menu:
+    """What may be chosen in one context."""
+
+    loads: tuple[int, ...]
+    options: Mapping[str, tuple[Option, ...]]
+    """By drafter, at each of `loads`."""
+    bounds: Mapping[str, tuple[float, float]]
+    """By drafter: `Option.best` at the lower and upper ends of what is known, at the load that is served now."""
+
+    def place(self, load: int) -> int:
+        """Where the largest of `loads` that is not above `load` stands."""
+        place = 0
+        while place + 1 < len(self.loads) and self.loads[place + 1] <= load:
+            place += 1
+        return place
+
+    def plain(self, place: int) -> float:
+        """Tokens per second of plain."""
+        return next(iter(self.options.values()))[place].fixed[0]
+
+    def gain(self, drafter: str, load: int) -> float:
+        """Predicted tokens per second over those of plain."""
+        place = self.place(load)
+        return self.options[drafter][place].best / self.plain(place)
+
+
+class Menus:
+    """Makes menus, and remembers what follows from a curve alone; not thread-safe."""
+
+    def __init__(self, cap: int, loads: Sequence[int]) -> None:
+        self._cap = cap
+        self._loads = tuple(loads)
+        self._profiles: dict[tuple[str, Key], tuple[Curve, tuple[Profile, Profile, Profile]]] = {}
+
+    def of(
+        self,
+        keys: Sequence[Key],
+        curves: Mapping[str, Mapping[Key, Curve]],
+        cost: PassCost,
+        draft_costs: Mapping[str, DraftCost],
+        kv_each: float,
+        load: int,
+    ) -> dict[Key, Menu]:
+        """The menus of `keys`, which have a curve for each drafter of `curves`; `load` is served now."""
+        options: dict[Key, dict[str, tuple[Option, ...]]] = {key: {} for key in keys}
+        bounds: dict[Key, dict[str, tuple[float, float]]] = {key: {} for key in keys}
+        for drafter, by_key in curves.items() if keys else ():
+            profiles = [self._profile(drafter, key, by_key[key]) for key in keys]
+            drafting = draft_costs.get(drafter)
+            means = [mean for mean, _, _ in profiles]
+            by_load: list[tuple[list[float], list[list[float]]]] = []
+            for at in self._loads:
+                each = rates(means, drafting, cost, at, kv_each)
+                by_load.append((each.max(axis=(1, 2)).tolist(), each[:, 0, :].tolist()))
+            ends = rates([end for _, *both in profiles for end in both], drafting, cost, load, kv_each)
+            reached = ends.max(axis=(1, 2)).tolist()
+            for index, key in enumerate(keys):
+                options[key][drafter] = tuple(Option(best[index], tuple(fixed[index])) for best, fixed in by_load)
+                bounds[key][drafter] = reached[2 * index], reached[2 * index + 1]
+        return {key: Menu(self._loads, options[key], bounds[key]) for key in keys}
+
+    def _profile(self, drafter: str, key: Key, curve: Curve) -> tuple[Profile, Profile, Profile]:
+        known = self._profiles.get((drafter, key))
+        if known is not None and known[0] is curve:
+            return known[1]
+        ends = (curve.emitted, curve.emitted_low, curve.emitted_high)
+        mean, low, high = (profile(curve, self._cap, emitted) for emitted in ends)
+        self._profiles[drafter, key] = curve, (mean, low, high)
+        return mean, low, high
+
+
+def choose(menu: Menu, previous: Arm | None, load: int, margin: float) -> Arm:
+    """The arm for a context: at each load the drafter and its block length.
+
+    `previous` is the arm in force; it stays as it is where nothing is better by enough. `load` is served now.
+    """
+    if not menu.options:
+        return PLAIN_ARM
+    drafters = [_drafter(menu, place, previous) for place in range(len(menu.loads))]
+    lengths = [_length(menu, place, drafters[place], previous, margin) for place in range(len(menu.loads))]
+    if previous is not None and all(
+        drafter == previous.drafter_at(at) and _stays(menu, place, drafter, previous, margin)
+        for place, (at, drafter) in enumerate(zip(menu.loads, drafters, strict=True))
+    ):
+        lengths = [previous.block_length(at) for at in menu.loads]
+    return Arm(drafters[menu.place(load)], _steps(menu.loads, drafters, lengths))
+
+
+def _drafter(menu: Menu, place: int, previous: Arm | None) -> str:
+    best = max(menu.options, key=lambda drafter: menu.options[drafter][place].best)
+    if previous is None:
+        return best
+    serving = previous.drafter_at(menu.loads[place])
+    if serving not in menu.options:
+        return best
+    threshold = (1.0 + _BETTER) * menu.options[serving][place].best
+    return best if menu.options[best][place].best > threshold else serving
+
+
+def _length(menu: Menu, place: int, drafter: str, previous: Arm | None, margin: float) -> int:
+    """A block length near the best at this load, the one of the load below if it will do; 0 where plain wins."""
+    fixed = menu.options[drafter][place].fixed
+    best = max(range(len(fixed)), key=fixed.__getitem__)
+    if fixed[best] <= _needed(menu, place, previous, margin):
+        return 0
+    return next(length for length in range(len(fixed)) if fixed[length] >= _NEAR * fixed[best])
+
+
+def _stays(menu: Menu, place: int, drafter: str, previous: Arm, margin: float) -> bool:
+    """Whether the length that serves is on or off rightly, and near enough to the best."""
+    fixed = menu.options[drafter][place].fixed
+    serving = min(previous.block_length(menu.loads[place]), len(fixed) - 1)
+    best = max(fixed)
+    if best <= _needed(menu, place, previous, margin):
+        return serving == 0
+    return serving > 0 and fixed[serving] >= _STAYS * best
+
+
+def _needed(menu: Menu, place: int, previous: Arm | None, margin: float) -> float:
+    """Speculation goes on at a load when it gains more than `margin`, and off again when it gains less than half."""
+    serving = previous is not None and previous.block_length(menu.loads[place]) > 0
+    return menu.plain(place) * (1.0 + (margin / 2 if serving else margin))
+
+
+def _steps(loads: Sequence[int], drafters: Sequence[str], lengths: Sequence[int]) -> tuple[LoadStep, ...]:
+    """Each load's choice holds up to the next load."""
+    steps: list[LoadStep] = []
+    for place, (load, drafter, length) in enumerate(zip(loads, drafters, lengths, strict=True)):
+        until = loads[place + 1] - 1 if place + 1 < len(loads) else load
+        if steps and (steps[-1].block_length, steps[-1].drafter) == (length, drafter):
+            steps[-1] = LoadStep(steps[-1].load_low, until, length, drafter)
+        else:
+            steps.append(LoadStep(load, until, length, drafter))
+    return tuple(steps)
+
+
+def charted_loads(slots: int) -> tuple[int, ...]:
+    """1, 2, 3, 4, 6, 8, 12, 16, ... and `slots`."""
+    loads = {1, slots}
+    for exponent in range(slots.bit_length()):
+        loads.update(load for load in (1 << exponent, 3 << exponent) if load <= slots)
+    return tuple(sorted(loads))

@@ -1,0 +1,1 @@
+"""What cycles and drafting cost, and what that makes of acceptance."""

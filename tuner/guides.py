@@ -1,0 +1,114 @@
+"""What decisions read beside policies: whom to try, whose shadows to run, and for whom an output is too short."""
+
+from collections.abc import Iterable, Mapping
+
+from policies.stats import CycleStats, EngineInfo
+from policies.types import PLAIN, Policy
+from tuner.choice import Menu
+from tuner.known_contexts import Key
+from tuner.learning import ANYWHERE, Learning
+from tuner.shadowing import Allowance, Known, chances
+from tuner.snapshot import Guide, Shortcut
+
+_OUTPUTS = 50.0
+"""Requests over which the mean output of a context is averaged."""
+
+
+class Guides:
+    """Not thread-safe."""
+
+    def __init__(self, first: str | None, needed: float, learning: Learning) -> None:
+        """`first` serves until something is known; `needed` blocks make a drafter known."""
+        self._first = first
+        self._needed = needed
+        self._learning = learning
+        self._outputs: dict[Key, tuple[float, float]] = {}
+        cost = learning.cost
+        self._allowance = Allowance(cost.seconds(1, 1, 256) if cost is not None else 0.0)
+
+    def fold(self, stats: CycleStats) -> None:
+        """Count what shadows took."""
+        self._allowance.fold(stats.cycle_seconds, stats.shadow_seconds)
+
+    def finish(self, key: Key, output_tokens: int) -> None:
+        """Count the output of a request."""
+        mean, count = self._outputs.get(key, (0.0, 0.0))
+        count = min(count + 1.0, _OUTPUTS)
+        self._outputs[key] = mean + (output_tokens - mean) / count, count
+
+    def grant(self) -> None:
+        """Something changed: look again."""
+        self._allowance.grant()
+
+    def of(self, keys: Iterable[Key], policies: Mapping[Key, Policy]) -> tuple[dict[Key, Guide], Guide]:
+        """The guides of `keys`, and the one of contexts that are new."""
+        start = start_seconds(self._learning.info)
+        new = self._guide(ANYWHERE, None, start)
+        return {key: self._guide(key, policies.get(key), start) for key in keys}, new
+
+    def _guide(self, key: Key, policy: Policy | None, start: Mapping[str, float]) -> Guide:
+        learning = self._learning
+        menu = learning.menus.get(key) or learning.menus.get(ANYWHERE)
+        explored = self._explored(menu)
+        if menu is None or not menu.options:
+            return Guide(explored=explored)
+        serving = policy.arm.drafter_at(learning.load) if policy is not None else explored
+        if serving not in menu.options:
+            serving = explored
+        place = menu.place(learning.load)
+        shadows: tuple[tuple[str, float], ...] = ()
+        if self._allowance.seconds > 0.0:
+            blocks = {name: curves[key].blocks if key in curves else 0.0 for name, curves in learning.curves.items()}
+            shadows = chances(Known(menu, place, serving, blocks), self._needed)
+        return Guide(
+            explored=explored,
+            shadows=shadows,
+            output_tokens=self._outputs.get(key, (0.0, 0.0))[0],
+            shortcuts=_shortcuts(menu, place, start, learning.load) if start else {},
+        )
+
+    def _explored(self, menu: Menu | None) -> str:
+        """The best as far as anything is known, else the first."""
+        learning = self._learning
+        names = learning.drafters
+        if not names:
+            return PLAIN
+        first = self._first if self._first in names else names[0]
+        pooled = [curves[ANYWHERE].blocks for curves in learning.curves.values()]
+        if menu is None or not menu.options or max(pooled, default=0.0) < self._needed:
+            return str(first)
+        place = menu.place(learning.load)
+        return max(menu.options, key=lambda name: menu.options[name][place].best)
+
+
+def start_seconds(info: EngineInfo) -> dict[str, float]:
+    """Seconds that a drafter takes to read one token of a prompt, for those that have to; as calibrated."""
+    found: dict[str, float] = {}
+    for timing in info.draft_calibration:
+        if timing.catch_up_tokens <= 0:
+            continue
+        # The same call without a prompt to read: what it takes more is the reading.
+        bare = [
+            other.seconds
+            for other in info.draft_calibration
+            if (other.drafter, other.sequences, other.steps) == (timing.drafter, timing.sequences, timing.steps)
+            and other.catch_up_tokens == 0
+        ]
+        each = (timing.seconds - min(bare, default=0.0)) / timing.catch_up_tokens
+        found[timing.drafter] = max(found.get(timing.drafter, 0.0), each)
+    return found
+
+
+def _shortcuts(menu: Menu, place: int, start: Mapping[str, float], load: int) -> dict[str, Shortcut]:
+    """For each drafter that reads the prompt: how many output tokens pay for that, against the best that need not."""
+    plain = menu.plain(place)
+    others = {name: options[place].best for name, options in menu.options.items() if name not in start}
+    other = max(others, key=others.__getitem__, default=PLAIN)
+    reached = max(others.get(other, plain), plain)
+    found = {}
+    for name, seconds in start.items():
+        if name in menu.options:
+            saved = load / reached - load / menu.options[name][place].best
+            if saved > 0.0:
+                found[name] = Shortcut(seconds / saved, other)
+    return found

@@ -1,0 +1,177 @@
+"""What the controller knows: acceptance and cost of every drafter, what they come to, and whether they changed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from policies.cycle_policy import DraftCost, PassCost
+from policies.stats import CycleStats, EngineInfo
+from policies.types import PLAIN
+from tuner.acceptance import Acceptance, Curve
+from tuner.choice import Menu, Menus, charted_loads
+from tuner.cost_model import CostModel
+from tuner.known_contexts import Key
+from tuner.survivals import same_cost, same_drafting
+
+ANYWHERE: Key = ("*", "*")
+"""Stands for contexts of which nothing is known: the curve over everything."""
+ENGINE_VERSIONS = ("target", "tokenizer", "engine")
+"""Versions on which all acceptance rests; a drafter's own counts rest on its version as well."""
+_KV_CYCLES = 100.0
+"""Cycles over which the mean context of a sequence is averaged."""
+_KV_AT_START = 256
+_KV_MATTERS = 0.1
+"""Share by which the mean context must have changed before menus are made again."""
+
+
+class ChangeKind(StrEnum):
+    """What was found to have changed."""
+
+    ACCEPTANCE = "acceptance"
+    COST = "cost"
+    VERSION = "version"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundChange:
+    """Something is not as it was: what was learned before it counts no more."""
+
+    kind: ChangeKind
+    drafter: str
+    """Empty where no drafter is meant."""
+    route: str
+    language: str
+    note: str
+
+
+class Learning:
+    """Not thread-safe; what it hands out is never edited."""
+
+    def __init__(self, info: EngineInfo, cap: int) -> None:
+        self.info = info
+        self.acceptance = Acceptance()
+        self.cost_model = CostModel(info.calibration)
+        self.load = 1
+        """Sequences of the last cycle."""
+        self.kv_each = float(_KV_AT_START)
+        """Mean context of a sequence, in tokens."""
+        self.cost: PassCost | None = self.cost_model.cost
+        self.draft_costs: dict[str, DraftCost] = {}
+        """By drafter; those without an entry are free. Kept, as `cost` is, until they changed by enough to matter."""
+        self.menus: dict[Key, Menu] = {}
+        self.curves: dict[str, dict[Key, Curve]] = {}
+        """By drafter; `ANYWHERE` is among the keys."""
+        self._menus = Menus(cap, charted_loads(info.slots))
+        self._kv_of_menus = self.kv_each
+        self._load_of_menus = self.load
+        self.learn(())
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """Every one that may serve, without plain."""
+        return tuple(name for name in self.info.drafters if name != PLAIN)
+
+    def fold(self, stats: CycleStats) -> None:
+        """Learn from a cycle; what it changes shows after the next `learn`."""
+        self.load = stats.load
+        self.kv_each += (stats.kv_tokens / stats.load - self.kv_each) / _KV_CYCLES
+        self.cost_model.fold(stats)
+        if not stats.window.trial:  # what is tried says nothing of what serves
+            self.acceptance.fold(stats)
+
+    def learn(self, keys: Sequence[Key]) -> None:
+        """Recompute the curves of `keys` and what follows from them, as far as they changed."""
+        last = self.curves
+        self.curves = {}
+        for drafter in self.drafters:
+            pooled, by_key = self.acceptance.curves(drafter, keys)
+            self.curves[drafter] = {**by_key, ANYWHERE: pooled}
+        self.cost_model.refit()
+        moved = self._reprice()
+        if self.cost is None:
+            return
+        due = [
+            key
+            for key in (*keys, ANYWHERE)
+            if moved
+            or key not in self.menus
+            or any(last.get(name, {}).get(key) is not curves[key] for name, curves in self.curves.items())
+        ]
+        self.menus |= self._menus.of(due, self.curves, self.cost, self.draft_costs, self.kv_each, self.load)
+
+    def _reprice(self) -> bool:
+        """Take over costs that differ by enough to matter, and say whether any does, or the context or load."""
+        cost, draft_costs = self.cost_model.cost, self._modelled_draft_costs()
+        if cost is None:
+            return False
+        moved = self.cost is None or not same_cost(self.cost, cost)
+        if moved:
+            self.cost = cost
+        plain_seconds = cost.seconds(1, 1, _KV_AT_START)
+        if self.draft_costs.keys() != draft_costs.keys() or not all(
+            same_drafting(self.draft_costs[name], new, plain_seconds) for name, new in draft_costs.items()
+        ):
+            self.draft_costs, moved = draft_costs, True
+        if abs(self.kv_each - self._kv_of_menus) > _KV_MATTERS * self._kv_of_menus or self.load != self._load_of_menus:
+            self._kv_of_menus, self._load_of_menus, moved = self.kv_each, self.load, True
+        return moved
+
+    def _modelled_draft_costs(self) -> dict[str, DraftCost]:
+        return {name: DraftCost(0.0, each, 0.0, 0.0) for name, each in self.cost_model.draft_seconds.items()}
+
+    def changes(self) -> list[FoundChange]:
+        """What statistics found to have changed since the last call."""
+        return [
+            FoundChange(
+                ChangeKind.ACCEPTANCE,
+                alarm.drafter,
+                alarm.route,
+                alarm.language,
+                f"the first draft is kept {alarm.after:.0%} of the time, and was {alarm.before:.0%}",
+            )
+            for alarm in self.acceptance.alarms()
+        ]
+
+    def set_engine(self, info: EngineInfo) -> list[FoundChange]:
+        """The engine has other drafters now; one whose version is new starts from nothing."""
+        known, self.info = self.info.versions, info
+        found = []
+        for name in self.drafters:
+            version = info.versions.get(name, "")
+            if name in known and known[name] != version:
+                self.acceptance.reset(name, version)
+                found.append(FoundChange(ChangeKind.VERSION, name, "", "", "another version of it was loaded"))
+        return found
+
+    def state(self) -> dict[str, Any]:
+        """What a restart needs, JSON-able. Costs are not in it: they belong to one process."""
+        info = self.info
+        return {
+            "keys": {"model": info.model, "dtype": info.dtype, "device": info.device},
+            "versions": dict(info.versions),
+            "drafters": list(self.drafters),
+            "acceptance": self.acceptance.state(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> tuple[str, ...]:
+        """Go on from `state()` of an earlier run; the drafters of which what was learned still holds.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is damaged; nothing was taken over.
+        """
+        info = self.info
+        then: Mapping[str, str] = state["versions"]
+        same = state["keys"] == {"model": info.model, "dtype": info.dtype, "device": info.device}
+        if not same or any(then.get(name) != info.versions.get(name) for name in ENGINE_VERSIONS):
+            return ()
+        restored = Acceptance()
+        restored.restore(state["acceptance"])
+        self.acceptance = restored
+        kept = []
+        for name in state["drafters"]:
+            if name in self.drafters and then.get(name) == info.versions.get(name):
+                kept.append(str(name))
+            else:
+                self.acceptance.reset(name)
+        return tuple(kept)
