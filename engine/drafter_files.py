@@ -24,6 +24,8 @@ SHIPPED = Path(__file__).with_name("drafters")
 NGRAM, SUFFIX = "ngram", "suffix"
 BUILT_IN = (NGRAM, SUFFIX)
 """Drafters that need no file."""
+RESERVED = ("target", "tokenizer", "engine")
+"""What else has a version in `EngineInfo.versions`: no drafter is called so."""
 
 
 class DrafterError(Exception):

@@ -11,6 +11,7 @@ from engine.blocks import BLOCK_TOKENS
 from engine.drafter_files import (
     BUILT_IN,
     NGRAM,
+    RESERVED,
     SUFFIX,
     DrafterError,
     DrafterFile,
@@ -74,6 +75,8 @@ def plan_drafter(text: str, target: DraftedTarget) -> DrafterPlan:
         DrafterError: it is not there, is placed where this engine cannot run, does not fit, or cannot be loaded.
     """
     spec = parse_spec(text)
+    if spec.name in RESERVED:
+        raise DrafterError(f"a drafter cannot be called {spec.name!r}; give its folder another name")
     first, plus, second = spec.source.partition("+")
     if plus and first == SUFFIX:
         parts = (plan_drafter(first, target), plan_drafter(second, target))

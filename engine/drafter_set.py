@@ -16,7 +16,7 @@ from engine.drafter_plan import (
     plan_drafter,
     planned_bytes,
 )
-from engine.fingerprint import RESERVED, of_drafter
+from engine.fingerprint import of_drafter
 from engine.learned_drafter import DRAFT_STOP
 from engine.learned_weights import load_learned
 from engine.machine_memory import free_bytes
@@ -86,8 +86,6 @@ class DrafterSet:
         plan = plan_drafter(source, self._target)
         if plan.name in self.names:
             raise DrafterError(f"there is a drafter {plan.name!r} already; unload it first, or use another name")
-        if plan.name in RESERVED:
-            raise DrafterError(f"a drafter cannot be called {plan.name!r}; give its folder another name")
         check_memory(plan, free_bytes())
         self.loaded[plan.name] = self._load(plan)
         self.versions[plan.name] = of_drafter(

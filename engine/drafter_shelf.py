@@ -9,6 +9,7 @@ from engine.checkpoint import Checkpoint
 from engine.drafter_files import (
     BUILT_IN,
     DESCRIPTION,
+    RESERVED,
     SHIPPED,
     DamagedDrafterError,
     DrafterError,
@@ -111,7 +112,7 @@ def fitting_drafters(target_path: Path, tell: Callable[[str], None]) -> tuple[st
 def check_new_name(name: str) -> None:
     """Raises DrafterError when a drafter cannot be called `name`, or one that was added already is."""
     if (
-        name in (*BUILT_IN, PLAIN, "auto", "")
+        name in (*BUILT_IN, *RESERVED, PLAIN, "auto", "")
         or Path(name).name != name
         or name.startswith(".")
         or {"@", ",", ":"} & set(name)

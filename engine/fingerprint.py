@@ -14,8 +14,6 @@ WHOLE_BYTES = 4 << 20
 SAMPLES = 64
 SAMPLE_BYTES = 4096
 """Of a larger one, the beginning, the end, and places evenly between them are read."""
-RESERVED = ("target", "tokenizer", "engine")
-"""What is no drafter in `EngineInfo.versions`."""
 
 
 def of_parts(*parts: str) -> str:

@@ -20,7 +20,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 
-from engine.fingerprint import RESERVED
+from engine.drafter_files import RESERVED
 from engine.messages import (
     AskStatus,
     Cancel,
@@ -241,6 +241,7 @@ class EngineClient:
             drafters=came.drafters,
             versions=kept | dict(came.versions),
             resident_bytes=came.resident_bytes,
+            resident_seconds={name: cost for name, cost in self.info.resident_seconds.items() if name in drafters},
             draft_calibration=timed + came.draft_calibration,
         )
         if came.problem is not None:

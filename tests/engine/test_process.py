@@ -356,13 +356,18 @@ def assert_exits(pid_descriptor: int) -> None:
 
 def test_a_drafter_is_unloaded_and_loaded_while_the_engine_serves(model_path: Path) -> None:
     async def change() -> None:
-        options = dataclasses.replace(tiny_options(model_path), drafters=("ngram", "suffix"))
+        options = dataclasses.replace(tiny_options(model_path, calibrate=True), drafters=("ngram", "suffix"))
         async with running_engine(options) as client:
             assert list(client.info.drafters) == ["none", "ngram", "suffix"]
             before = await collect(client.submit(message(client, drafter="suffix")))
             running = asyncio.ensure_future(collect(client.submit(message(client, drafter="suffix", max_tokens=200))))
+            versions = client.info.versions
+            assert set(versions) == {"target", "tokenizer", "engine", "ngram", "suffix"}
+            assert set(client.info.resident_bytes) == set(client.info.resident_seconds) == {"ngram", "suffix"}
             await client.unload_drafter("suffix")
             assert list(client.info.drafters) == ["none", "ngram"]
+            assert set(client.info.versions) == set(versions) - {"suffix"}
+            assert {timing.drafter for timing in client.info.draft_calibration} == {"ngram"}
             with pytest.raises(DrafterRefusedError, match=r"no drafter 'suffix' to unload; loaded are ngram$"):
                 await client.unload_drafter("suffix")
             with pytest.raises(DrafterRefusedError, match=r"no drafter 'oracle'; give one of ngram, suffix"):
@@ -373,6 +378,9 @@ def test_a_drafter_is_unloaded_and_loaded_while_the_engine_serves(model_path: Pa
             assert late[1].proposed == 0
             await client.load_drafter("suffix")
             assert list(client.info.drafters) == ["none", "ngram", "suffix"]
+            assert client.info.versions == versions
+            assert {timing.drafter for timing in client.info.draft_calibration} == {"ngram", "suffix"}
+            assert client.info.resident_bytes["suffix"] > 0
             await running
             exited = os.pidfd_open(client.pid)
             os.kill(client.pid, signal.SIGSTOP)
