@@ -9,29 +9,35 @@ sequence-cycles in served windows,
 the TPOT that plain would have had over the TPOT as served: a ratio of sums, never a mean of ratios. It is at equal
 load, not at equal arrivals: a faster engine also has fewer sequences running.
 
-Its variance is that of a ratio estimator with requests as clusters (Cochran 1977, section 6.3), plus the baseline's
-own, which has windows as clusters, since cycles next to each other are slow or fast together.
+Requests share cycles, and cycles next to each other are slow or fast together, so neither are independent. The
+clusters of every interval here are stretches of time: a plain window with the served window after it, or a few such
+pairs. What makes the machine slow makes it slow for both halves of a pair, and what one request does stays within a
+pair or two; so the pairs are nearly independent where cycles, requests and single windows are not. There are never
+more than `_CLUSTERS`, since joined pairs depend still less on their neighbours (batch means, Schmeiser 1982), and a
+gain is of the last `_CLUSTERS << _LONGEST` plain windows at most.
 
 Requests that loop are counted and left out of every gain and total: a loop flatters n-gram drafting.
 """
 
 import math
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from policies.stats import CycleStats, RequestStats
 from policies.types import Interval
-from tuner.snapshot import BaselineCell, Throughput
+from tuner.jackknife import freedom, ratio_interval, variance, welch
+from tuner.plain_seconds import ROUNDING, PlainSeconds, PlainSums, ServedSums, plain_seconds
+from tuner.snapshot import Throughput
 
 Era = tuple[str, str, str, bool]
 """(route, language, drafter, forced): gains of different arms are not mixed."""
 
-_WINDOWS_KEPT = 200
-_REQUESTS_KEPT = 400
+_CLUSTERS = 32
+_LONGEST = 2
+"""A cluster has at most ``1 << _LONGEST`` pairs of windows."""
+_ERAS = 512
+"""In one cluster; those that come when it is full have no measured gain there."""
 _IN_FLIGHT = 4096
-_CELL_CYCLES = 8
-_CELL_WINDOWS = 2
 _GAIN_REQUESTS = 4
 _UNMEASURED_ERROR = 0.2
 _LATELY_REQUESTS = 200
@@ -41,30 +47,42 @@ _COVERED_SHARE = 0.5
 
 
 @dataclass(slots=True)
-class _Sums:
-    """Over cycles at one load: weight (cycles, or tokens emitted), its product with KV tokens, and seconds."""
+class _Part:
+    """What a request did within a stretch of time."""
 
-    weight: float = 0.0
-    weighted_kv: float = 0.0
-    seconds: float = 0.0
-    kv_squares: float = 0.0
-    kv_seconds: float = 0.0
-
-    def add(self, weight: float, kv_tokens: int, seconds: float) -> None:
-        self.weight += weight
-        self.weighted_kv += weight * kv_tokens
-        self.seconds += seconds
-        self.kv_squares += weight * kv_tokens * kv_tokens
-        self.kv_seconds += kv_tokens * seconds
+    served: dict[int, ServedSums] = field(default_factory=dict)
+    """By load."""
+    served_tokens: int = 0
+    served_seconds: float = 0.0
+    """A cycle's seconds are divided among its sequences, here and in `plain_seconds`."""
+    plain_tokens: int = 0
+    plain_seconds: float = 0.0
 
 
 @dataclass(slots=True)
-class _Request:
-    """What a request did in windows."""
+class _Cluster:
+    """A stretch of time."""
 
-    served: dict[int, _Sums] = field(default_factory=dict)
-    """By load, weighted by tokens emitted."""
-    throughput: Throughput = field(default_factory=Throughput)
+    plain: dict[int, PlainSums] = field(default_factory=dict)
+    """By load."""
+    eras: dict[Era, dict[int, ServedSums]] = field(default_factory=dict)
+    everything: dict[int, ServedSums] = field(default_factory=dict)
+    """Of all eras together."""
+
+    def join(self, later: "_Cluster") -> None:
+        for load, sums in later.plain.items():
+            self.plain.setdefault(load, PlainSums()).add(sums)
+        for era, served in later.eras.items():
+            self._add_era(era, served)
+        _add(self.everything, later.everything)
+
+    def add(self, era: Era, served: Mapping[int, ServedSums]) -> None:
+        self._add_era(era, served)
+        _add(self.everything, served)
+
+    def _add_era(self, era: Era, served: Mapping[int, ServedSums]) -> None:
+        if era in self.eras or len(self.eras) < _ERAS:
+            _add(self.eras.setdefault(era, {}), served)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,143 +95,92 @@ class Gain:
     looped: int
 
 
-@dataclass(frozen=True, slots=True)
-class PlainSeconds:
-    """Plain cycle seconds as measured."""
-
-    cells: Mapping[int, BaselineCell]
-    """By load."""
-    mean_kv: Mapping[int, float]
-    kv_token_seconds: float
-
-    def total(self, load: int, tokens: float, weighted_kv: float) -> float:
-        """Seconds that plain takes for `tokens` of one sequence at `load`; `weighted_kv` sums KV over the tokens."""
-        at_mean = self.cells[load].seconds - self.kv_token_seconds * self.mean_kv[load]
-        return tokens * at_mean + self.kv_token_seconds * weighted_kv
-
-
 class Baseline:
     """Folds cycles and finished requests; not thread-safe."""
 
     def __init__(self) -> None:
-        self._windows: deque[dict[int, _Sums]] = deque(maxlen=_WINDOWS_KEPT)
-        self._window_id: int | None = None
-        self._in_flight: dict[int, _Request] = {}
-        self._finished: dict[Era, deque[_Request]] = {}
+        self._clusters: dict[int, _Cluster] = {}
+        """By the number of its first pair of windows, divided by the pairs in a cluster."""
+        self._length = 0
+        self._in_flight: dict[int, dict[int, _Part]] = {}
+        """By request and pair of windows."""
         self._requests: dict[Era, int] = {}
         self._looped: dict[Era, int] = {}
         self._served_seconds: dict[int, float] = {}
         self._throughput = Throughput()
+        self.looped = 0
+        """Finished requests that looped."""
 
     @property
     def throughput(self) -> Throughput:
         """Tokens and seconds of the requests that have finished. A cycle's seconds are divided among its sequences."""
         return self._throughput
 
-    @property
-    def looped(self) -> int:
-        """Finished requests that looped."""
-        return sum(self._looped.values())
-
     def fold_cycle(self, stats: CycleStats) -> None:
         """Count a cycle. The first after a switch, and killed ones, belong to neither side."""
         if stats.load == 0 or stats.killed or stats.first_after_switch or stats.cycle_seconds <= 0.0:
             return
-        plain = stats.window.plain
+        load, seconds, kv_tokens, plain = stats.load, stats.cycle_seconds, stats.kv_tokens, stats.window.plain
+        # A plain window has an even number, since the first window of all is served and has number 1.
+        pair = stats.window.window_id >> 1
         if plain:
-            if stats.tokens != stats.load:
+            if stats.tokens != load:
                 return
-            if stats.window.window_id != self._window_id:
-                self._window_id = stats.window.window_id
-                self._windows.append({})
-            self._windows[-1].setdefault(stats.load, _Sums()).add(1.0, stats.kv_tokens, stats.cycle_seconds)
-        share = stats.cycle_seconds / stats.load
+            cluster = self._cluster(pair)
+            if cluster is not None:
+                cluster.plain.setdefault(load, PlainSums()).count(kv_tokens, seconds)
+        share = seconds / load
         for sequence in stats.sequences:
-            request = self._in_flight.get(sequence.request_key)
-            if request is None:
-                request = self._in_flight[sequence.request_key] = _Request()
+            parts = self._in_flight.get(sequence.request_key)
+            if parts is None:
+                parts = self._in_flight[sequence.request_key] = {}
                 if len(self._in_flight) > _IN_FLIGHT:
                     # Their ends were lost with dropped telemetry.
                     del self._in_flight[next(iter(self._in_flight))]
+            part = parts.get(pair)
+            if part is None:
+                part = parts[pair] = _Part()
+            emitted = sequence.emitted
             if plain:
-                request.throughput = _add(request.throughput, Throughput(0, 0.0, sequence.emitted, share))
+                part.plain_tokens += emitted
+                part.plain_seconds += share
             else:
-                request.throughput = _add(request.throughput, Throughput(sequence.emitted, share))
-                sums = request.served.setdefault(stats.load, _Sums())
-                sums.add(sequence.emitted, stats.kv_tokens, stats.cycle_seconds)
+                part.served_tokens += emitted
+                part.served_seconds += share
+                sums = part.served.get(load)
+                if sums is None:
+                    sums = part.served[load] = ServedSums()
+                sums.tokens += emitted
+                sums.weighted_kv += emitted * kv_tokens
+                sums.seconds += seconds
 
     def fold_request(self, stats: RequestStats) -> None:
         """Move a finished request to its context, unless it looped."""
-        request = self._in_flight.pop(stats.request_key, None)
+        parts = self._in_flight.pop(stats.request_key, None)
         context = stats.decision.context
         era = (context.route, context.language, stats.decision.drafter, stats.decision.forced)
         if stats.looped:
-            self._looped[era] = self._looped.get(era, 0) + 1
+            self.looped += 1
+            _count(self._looped, era)
             return
-        self._requests[era] = self._requests.get(era, 0) + 1
-        if request is None:
+        _count(self._requests, era)
+        if parts is None:
             return
-        self._throughput = _add(self._throughput, request.throughput)
         for load in self._served_seconds:
             self._served_seconds[load] *= 0.5 ** (1.0 / _LATELY_REQUESTS)
-        for load, sums in request.served.items():
-            self._served_seconds[load] = self._served_seconds.get(load, 0.0) + sums.seconds
-        if request.served:
-            self._finished.setdefault(era, deque(maxlen=_REQUESTS_KEPT)).append(request)
+        # A request is counted whole where it mostly was: one that reached into several clusters would make them alike.
+        cluster = self._cluster(max(parts, key=lambda pair: parts[pair].served_seconds))
+        for part in parts.values():
+            self._count_tokens(part)
+            for load, sums in part.served.items():
+                self._served_seconds[load] = self._served_seconds.get(load, 0.0) + sums.seconds
+            if cluster is not None and part.served:
+                cluster.add(era, part.served)
 
     def plain_seconds(self) -> PlainSeconds:
         """Plain cycle seconds by load, over the windows that are kept; only loads measured often enough."""
-        totals: dict[int, _Sums] = {}
-        windows: dict[int, int] = {}
-        for window in self._windows:
-            for load, sums in window.items():
-                total = totals.setdefault(load, _Sums())
-                total.weight += sums.weight
-                total.weighted_kv += sums.weighted_kv
-                total.seconds += sums.seconds
-                total.kv_squares += sums.kv_squares
-                total.kv_seconds += sums.kv_seconds
-                windows[load] = windows.get(load, 0) + 1
-        measured = {
-            load: sums
-            for load, sums in sorted(totals.items())
-            if sums.weight >= _CELL_CYCLES and windows[load] >= _CELL_WINDOWS
-        }
-        slope = _kv_slope(measured)
-        mean_kv = {load: sums.weighted_kv / sums.weight for load, sums in measured.items()}
-        means = {load: sums.seconds / sums.weight for load, sums in measured.items()}
-        errors = self._relative_errors(means, mean_kv, slope)
-        cells = {
-            load: BaselineCell(load, round(sums.weight), means[load], errors[load]) for load, sums in measured.items()
-        }
-        return PlainSeconds(cells, mean_kv, slope)
-
-    def _relative_errors(
-        self, means: Mapping[int, float], mean_kv: Mapping[int, float], slope: float
-    ) -> dict[int, float]:
-        """Standard errors of the means with windows as clusters, as shares of the means.
-
-        The variance of one window's mean is pooled over loads, since a load seen in few windows has no estimate of
-        its own that could be trusted.
-        """
-        squares = 0.0
-        clusters = 0
-        weights: dict[int, list[float]] = {load: [] for load in means}
-        for window in self._windows:
-            for load, sums in window.items():
-                if load in means:
-                    residual = sums.seconds - sums.weight * means[load]
-                    residual -= slope * (sums.weighted_kv - sums.weight * mean_kv[load])
-                    squares += (residual / means[load]) ** 2 / sums.weight
-                    clusters += 1
-                    weights[load].append(sums.weight)
-        freedom = clusters - len(means)
-        if freedom <= 0:
-            return {}
-        # A window of n cycles has a mean with variance between v / n (independent cycles) and v (all alike).
-        # `squares` estimates n times that variance, averaged over windows, which is right for windows of like length.
-        variance = squares / freedom
-        return {load: math.sqrt(variance / sum(counts)) for load, counts in weights.items()}
+        by_cluster = {key: cluster.plain for key, cluster in self._clusters.items()}
+        return plain_seconds(by_cluster, self._length)
 
     def relative_error(self, plain: PlainSeconds) -> float | None:
         """Relative standard error of the baseline over the loads served of late; None before any was measured.
@@ -233,70 +200,95 @@ class Baseline:
         return math.sqrt(variance + (unmeasured * _UNMEASURED_ERROR) ** 2)
 
     def gain(self, era: Era, plain: PlainSeconds) -> Gain:
-        """The measured gain of a context with an arm, at equal load, over its latest requests."""
-        pairs: list[tuple[float, float]] = []
-        by_load: dict[int, float] = {}
-        served = 0.0
-        for request in self._finished.get(era, ()):
-            numerator = denominator = 0.0
-            for load, sums in request.served.items():
-                served += sums.seconds
-                if load in plain.cells:
-                    seconds = plain.total(load, sums.weight, sums.weighted_kv)
-                    by_load[load] = by_load.get(load, 0.0) + seconds
-                    numerator += seconds
-                    denominator += sums.seconds
-            if denominator > 0.0:
-                pairs.append((numerator, denominator))
+        """The measured gain of a context with an arm, at equal load."""
+        if plain.length != self._length:
+            plain = self.plain_seconds()
+        requests = self._requests.get(era, 0)
         speedup = None
-        covered = sum(denominator for _, denominator in pairs)
-        if len(pairs) >= _GAIN_REQUESTS and covered > _COVERED_SHARE * served:
-            total = sum(by_load.values())
-            baseline_variance = sum(
-                (seconds / total * plain.cells[load].relative_error) ** 2 for load, seconds in by_load.items()
-            )
-            speedup = ratio_interval(pairs, baseline_variance)
-        return Gain(speedup, self._requests.get(era, 0), self._looped.get(era, 0))
+        if requests >= _GAIN_REQUESTS:
+            own = {key: cluster.eras[era] for key, cluster in self._clusters.items() if era in cluster.eras}
+            speedup = _speedup(own, plain)
+        return Gain(speedup, requests, self._looped.get(era, 0))
+
+    def engine_gain(self, plain: PlainSeconds) -> Interval | None:
+        """The measured gain of all that is served, at equal load; None while too little was measured."""
+        if plain.length != self._length:
+            plain = self.plain_seconds()
+        return _speedup({key: cluster.everything for key, cluster in self._clusters.items()}, plain)
+
+    def _count_tokens(self, part: _Part) -> None:
+        total = self._throughput
+        self._throughput = Throughput(
+            total.tuned_tokens + part.served_tokens,
+            total.tuned_seconds + part.served_seconds,
+            total.plain_tokens + part.plain_tokens,
+            total.plain_seconds + part.plain_seconds,
+        )
+
+    def _cluster(self, pair: int) -> _Cluster | None:
+        """The cluster of a pair of windows; None if it is so old that it was dropped."""
+        key = pair >> self._length
+        cluster = self._clusters.get(key)
+        if cluster is None:
+            if self._clusters and len(self._clusters) >= _CLUSTERS:
+                if key < min(self._clusters):
+                    return None
+                if self._length < _LONGEST:
+                    self._join_pairs()
+                    return self._cluster(pair)
+                del self._clusters[min(self._clusters)]
+            cluster = self._clusters[key] = _Cluster()
+        return cluster
+
+    def _join_pairs(self) -> None:
+        self._length += 1
+        joined: dict[int, _Cluster] = {}
+        for key in sorted(self._clusters):
+            joined.setdefault(key >> 1, _Cluster()).join(self._clusters[key])
+        self._clusters = joined
 
 
-def ratio_interval(pairs: list[tuple[float, float]], relative_variance: float = 0.0) -> Interval:
-    """sum of numerators / sum of denominators over independent clusters, with its 95 % interval.
-
-    The interval is symmetric in the logarithm, so that it stays positive. `relative_variance` is added for an error
-    that all numerators share.
-    """
-    count = len(pairs)
-    numerator = sum(above for above, _ in pairs)
-    denominator = sum(below for _, below in pairs)
-    ratio = numerator / denominator
-    squares = sum((above - ratio * below) ** 2 for above, below in pairs)
-    variance = count / (count - 1) * squares / numerator**2 + relative_variance
-    width = _student_t(count - 1) * math.sqrt(variance)
-    return Interval(ratio, ratio * math.exp(-width), ratio * math.exp(width))
-
-
-def _student_t(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t, by its expansion around the normal one (Abramowitz and Stegun 26.7.5)."""
-    z = 1.959964
-    first = (z**3 + z) / 4
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return z + first / freedom + second / freedom**2 + third / freedom**3
-
-
-def _kv_slope(cells: Mapping[int, _Sums]) -> float:
-    """Seconds per KV token, from the spread within each load; never negative."""
-    squares = products = 0.0
-    for sums in cells.values():
-        squares += sums.kv_squares - sums.weighted_kv**2 / sums.weight
-        products += sums.kv_seconds - sums.weighted_kv * sums.seconds / sums.weight
-    return max(0.0, products / squares) if squares > 0.0 else 0.0
-
-
-def _add(left: Throughput, right: Throughput) -> Throughput:
-    return Throughput(
-        left.tuned_tokens + right.tuned_tokens,
-        left.tuned_seconds + right.tuned_seconds,
-        left.plain_tokens + right.plain_tokens,
-        left.plain_seconds + right.plain_seconds,
+def _speedup(own: Mapping[int, Mapping[int, ServedSums]], plain: PlainSeconds) -> Interval | None:
+    """The gain over what is served in `own`, by cluster and load."""
+    total: dict[int, ServedSums] = {}
+    for served in own.values():
+        _add(total, served)
+    covered = {load: sums for load, sums in total.items() if load in plain.cells}
+    seconds = sum(sums.seconds for sums in covered.values())
+    if seconds <= _COVERED_SHARE * sum(sums.seconds for sums in total.values()):
+        return None
+    by_load = {load: plain.line.total(load, sums) for load, sums in covered.items()}
+    numerator = sum(by_load.values())
+    estimate = numerator / seconds
+    both, served_only, plain_only, weights = [], [], [], []
+    for key in own.keys() | plain.without.keys():
+        line = plain.without.get(key, plain.line)
+        mine = own.get(key, {})
+        rest = {load: sums.less(mine[load]) if load in mine else sums for load, sums in covered.items()}
+        left = sum(sums.seconds for sums in rest.values())
+        above = sum(line.total(load, sums) for load, sums in rest.items())
+        above_served = sum(plain.line.total(load, sums) for load, sums in rest.items())
+        above_plain = sum(line.total(load, sums) for load, sums in covered.items())
+        if left <= ROUNDING * seconds or min(numerator, above, above_served, above_plain) <= 0.0:
+            # One stretch is all there is, or a slope from few windows says that plain takes no time.
+            return None
+        both.append(above / left)
+        served_only.append(above_served / left)
+        plain_only.append(above_plain / seconds)
+        weights.append(seconds - left)
+    of_both = welch(
+        (variance(estimate, served_only), variance(estimate, plain_only)),
+        (freedom(weights), plain.freedom({load: value / numerator for load, value in by_load.items()})),
     )
+    return ratio_interval(estimate, both, of_both)
+
+
+def _add(to: dict[int, ServedSums], more: Mapping[int, ServedSums]) -> None:
+    for load, sums in more.items():
+        to.setdefault(load, ServedSums()).add(sums)
+
+
+def _count(counts: dict[Era, int], era: Era) -> None:
+    """One more, unless there is no room for another era."""
+    if era in counts or len(counts) < _ERAS:
+        counts[era] = counts.get(era, 0) + 1
