@@ -57,13 +57,13 @@ def _run(settings: Settings, options: BenchOptions, console: Console) -> tuple[E
         if not getattr(options, name):
             raise SettingsError(f"--{name} is empty; give at least one, or leave the option out.")
     begin(console, options)
-    settings = _on_free_ports(settings)
+    settings = on_free_ports(settings)
     if settings.engine.drafters == (AUTO,):  # the arms that may be asked for are known once the model is
         settings = prepared(settings, console)
     return asyncio.run(RUNNERS[options.scenario](settings, options, console))
 
 
-def _on_free_ports(settings: Settings) -> Settings:
+def on_free_ports(settings: Settings) -> Settings:
     """A measurement does not meet a server that runs already."""
     return settings.model_copy(
         update={

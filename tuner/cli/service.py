@@ -24,7 +24,8 @@ Model = Annotated[
 ]
 
 
-def _in_a_folder(path: Path | None) -> Path | None:
+def in_a_folder(path: Path | None) -> Path | None:
+    """The callback of an option that names a file to be written."""
     # Known before minutes of work, and not after them.
     if path is not None and not path.parent.is_dir():
         raise typer.BadParameter(f"there is no folder {path.parent}; make it first, or name another file.")
@@ -39,7 +40,7 @@ JsonFile = Annotated[
         show_default=False,
         dir_okay=False,
         writable=True,
-        callback=_in_a_folder,
+        callback=in_a_folder,
     ),
 ]
 

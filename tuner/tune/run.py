@@ -1,0 +1,40 @@
+"""Runs `paceline tune`."""
+
+import asyncio
+from datetime import UTC, datetime
+
+from rich.console import Console
+
+from tuner.bench.report import machine_text
+from tuner.bench.runner import on_free_ports
+from tuner.machine import describe_machine, source_commit
+from tuner.settings import Settings
+from tuner.tune.knobs import Ground
+from tuner.tune.on_engine import tune_on_engine
+from tuner.tune.options import TuneOptions
+from tuner.tune.report import NOTHING_BETTER, as_yaml, recommended
+
+
+def run_tune(settings: Settings, options: TuneOptions, console: Console, command: str) -> int:
+    """Search, print what was found, write the file. Returns the exit code: 3 when nothing beats production.
+
+    Raises:
+        SettingsError, WorkloadError, StoreError: what was asked for cannot be searched.
+        LoadError: a request failed.
+    """
+    commit = source_commit()
+    today = datetime.now(UTC).date().isoformat() + ("" if commit is None else f", commit {commit}")
+    machine = machine_text(describe_machine())
+    for line in (machine, today, command):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if options.ground is Ground.ENGINE:
+        found = asyncio.run(tune_on_engine(on_free_ports(settings), options, console))
+    else:
+        raise NotImplementedError
+    if not recommended(found):
+        return NOTHING_BETTER
+    text = as_yaml(found, f"{command}\n{today}; {machine}")
+    console.print(text.rstrip(), markup=False, highlight=False, soft_wrap=True)
+    if options.out is not None:
+        options.out.write_text(text, encoding="utf-8")
+    return 0
