@@ -1,0 +1,343 @@
+"""Our own controller in a replay: `tuner.controller.Controller` itself, with what stands around it in an engine.
+
+Decisions come from `decide`, block lengths from `policies.plan`, what is verified from `policies.allocate` under the
+ledger of slack; cycles and requests are folded as telemetry, and `tick` is called as often as a server calls it, on the
+replay's clock. It is told what an engine is told: a calibration with its errors, and what cycles were measured to take.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from policies.allocate import Candidate, allocate
+from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy, Outlook, Survival, Window
+from policies.plan import Prospect, plan
+from policies.stats import (
+    BlockEnd,
+    CycleStats,
+    DraftTiming,
+    EngineInfo,
+    FinishReason,
+    RequestStats,
+    SequenceStats,
+    ShadowStats,
+)
+from policies.types import PLAIN, Context, Decision, Policy, RequestFeatures, SamplingClass
+from tuner.controller import Controller, ControllerOptions
+from tuner.replay.player import Running, Shadowed, World
+from tuner.replay.trace import Costs
+
+MODEL = "replayed"
+TICK_SECONDS = 0.25
+_MAX_TOKENS = 512
+"""What clients of a replay ask for; how long their outputs become, nobody knows before."""
+_NO_OUTLOOK = Outlook((), ())
+_NO_SURVIVAL = Survival(())
+_CALIBRATED_ROWS = (1, 2, 3, 4, 5, 7, 9, 13, 17)
+_CALIBRATED_CONTEXTS = (96, 480)
+_CALIBRATED_DRAFTS = (1, 4, 8)
+
+
+@dataclass(slots=True)
+class _Own:
+    """What is kept for one running sequence."""
+
+    decision: Decision
+    features: RequestFeatures
+    slack: float = 0.0
+    """In plain cycles of one sequence, as `engine.slack` keeps it."""
+    cycles: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    state: dict[str, Any]
+    policies: tuple[Policy, ...]
+
+
+class Ours:
+    """The tuner as it serves; made anew for each run."""
+
+    name = "paceline"
+
+    def __init__(self, options: ControllerOptions | None = None) -> None:
+        """`options` but for the seed; those of a server without a configuration if None."""
+        self._options = options
+        self._now = 0.0
+
+    def start(self, world: World, memory: Any) -> None:
+        """A new controller, which goes on from `memory` if there is any. The clock goes on."""
+        options = self._options or ControllerOptions(seed=world.seed)
+        self._policy = INITIAL_CYCLE_POLICY
+        self._drafting: Mapping[str, float] = {}
+        self._shadow_seconds = 0.0
+        self._shadows: Sequence[Shadowed] = ()
+        self._window = -1
+        self._cycle = 0
+        self._rate = 0.0
+        self._next_tick = self._now + TICK_SECONDS
+        self._controller = Controller(engine_info(world), options, self._take, lambda: self._now, lambda: self._now)
+        if isinstance(memory, _Memory):
+            self._controller.restore(memory.state, memory.policies)
+
+    def save(self) -> Any:
+        """What the store keeps."""
+        return _Memory(self._controller.state(), tuple(self._controller.snapshot.policies.values()))
+
+    def admit(self, one: Running, load: int) -> None:
+        request = one.request
+        features = RequestFeatures(SamplingClass.GREEDY, request.structured, request.prompt_tokens, _MAX_TOKENS)
+        decision = self._controller.decide(Context(MODEL, request.route, request.language), features)
+        one.drafter, one.cap, one.shadows = decision.drafter, decision.cap, decision.shadows
+        one.notes = _Own(decision, features)
+
+    def plan(self, running: list[Running]) -> None:
+        policy = self._policy
+        self._rate = 0.0
+        if policy.window.plain or policy.kill:
+            for one in running:
+                one.requested = 0
+                one.shadows = ()
+            return
+        unit = policy.cost.seconds(1, 1, 0) if policy.cost is not None else 0.0
+        prospects = []
+        kv_tokens = 0
+        for one in running:
+            own: _Own = one.notes
+            decision = own.decision
+            context = decision.context
+            one.shadows = () if policy.hold else decision.shadows
+            kv_tokens += one.kv_tokens
+            cap = min(decision.cap, one.output_tokens - one.position - 1)
+            if policy.hold and not decision.forced:
+                cap = 0
+            outlook = policy.outlooks.get((decision.drafter, context.route, context.language))
+            if outlook is None:
+                outlook = policy.default_outlooks.get(decision.drafter, _NO_OUTLOOK)
+            limit = policy.tpot_limits.get(context.route)
+            prospects.append(Prospect(decision.drafter, outlook, cap, decision.forced, own.slack * unit, limit))
+        planned = plan(
+            prospects, policy.cost, policy.draft_costs, kv_tokens, policy.margin, policy.max_neighbour_slowdown
+        )
+        self._rate = planned.rate
+        for one, requested in zip(running, planned.requested, strict=True):
+            one.requested = requested
+
+    def verify(self, running: list[Running]) -> None:
+        policy = self._policy
+        if not any([one.proposed for one in running]):
+            return
+        unit = policy.cost.seconds(1, 1, 0) if policy.cost is not None else 0.0
+        candidates = []
+        kv_tokens = 0
+        for one in running:
+            own: _Own = one.notes
+            decision = own.decision
+            context = decision.context
+            kv_tokens += one.kv_tokens
+            curve: tuple[float, ...] = ()
+            if one.proposed:
+                survival = policy.survivals.get((decision.drafter, context.route, context.language))
+                if survival is None:
+                    survival = policy.default_survivals.get(decision.drafter, _NO_SURVIVAL)
+                curve = survival.of(one.confidence)
+            limit = policy.tpot_limits.get(context.route)
+            candidates.append(Candidate(one.proposed, curve, decision.forced, own.slack * unit, limit))
+        lengths = allocate(
+            candidates,
+            policy.cost,
+            kv_tokens,
+            policy.margin,
+            policy.max_neighbour_slowdown,
+            rate=self._rate,
+            draft_seconds=self._drafting_price(running),
+        )
+        for one, length in zip(running, lengths, strict=True):
+            one.verified = length
+
+    def watch(self, draft_seconds: Mapping[str, float], shadow_seconds: float, shadows: Sequence[Shadowed]) -> None:
+        self._drafting, self._shadow_seconds, self._shadows = draft_seconds, shadow_seconds, shadows
+
+    def observe(self, running: list[Running], seconds: float, now: float) -> None:
+        policy, load = self._policy, len(running)
+        sequences = []
+        rows, kv_tokens = load, 0
+        for one in running:
+            own: _Own = one.notes
+            decision = own.decision
+            verified, accepted = one.verified, one.accepted
+            rows += verified
+            kv_tokens += one.kv_tokens - one.emitted
+            own.cycles += 1
+            end = BlockEnd.PLAIN if not verified else BlockEnd.FULL if accepted == verified else BlockEnd.REJECTED
+            sequences.append(
+                SequenceStats(
+                    one.index,
+                    decision.context,
+                    decision.drafter,
+                    one.requested,
+                    one.proposed,
+                    verified,
+                    accepted,
+                    one.emitted,
+                    one.confidence,
+                    end,
+                )
+            )
+        self._settle(running, rows, load, kv_tokens)
+        window = policy.window
+        self._now = now
+        self._cycle += 1
+        self._controller.fold_cycle(
+            CycleStats(
+                cycle=self._cycle,
+                policy_version=policy.version,
+                window=window,
+                first_after_switch=window.window_id != self._window,
+                killed=policy.kill,
+                load=load,
+                tokens=rows,
+                kv_tokens=kv_tokens,
+                draft_seconds=self._drafting,
+                verify_seconds=seconds - sum(self._drafting.values()) - self._shadow_seconds,
+                cycle_seconds=seconds,
+                prefill_tokens=0,
+                prefill_seconds=0.0,
+                waiting=0,
+                sequences=tuple(sequences),
+                shadows=tuple([_shadow_stats(shadow) for shadow in self._shadows]),
+                shadow_seconds=self._shadow_seconds,
+                ended_at=now,
+            )
+        )
+        self._window = window.window_id
+        if now >= self._next_tick:
+            self._next_tick = now + TICK_SECONDS
+            self._controller.tick()
+
+    def finish(self, one: Running) -> None:
+        own: _Own = one.notes
+        self._controller.fold_request(
+            RequestStats(
+                request_key=one.index,
+                decision=own.decision,
+                features=own.features,
+                finish=FinishReason.STOP,
+                output_tokens=one.output_tokens,
+                queue_seconds=0.0,
+                ttft_seconds=0.0,
+                decode_seconds=0.0,
+                cycles=own.cycles,
+                proposed=0,
+                verified=0,
+                accepted=0,
+                rejected_at=(),
+                draft_seconds=0.0,
+                verify_seconds=0.0,
+                looped=False,
+            )
+        )
+
+    def _take(self, policy: CyclePolicy) -> None:
+        self._policy = policy
+
+    def _drafting_price(self, running: list[Running]) -> float:
+        """What this cycle's drafting takes, by the cost model, shadows left out."""
+        work: dict[str, tuple[int, int, int]] = {}
+        for one in running:
+            if one.requested:
+                asked, steps, drafts = work.get(one.drafter, (0, 0, 0))
+                proposed = one.proposed
+                work[one.drafter] = (asked + 1, proposed if proposed > steps else steps, drafts + proposed)
+        prices = self._policy.draft_costs
+        return sum([prices[name].seconds(*done) for name, done in work.items() if name in prices])
+
+    def _settle(self, running: list[Running], rows: int, load: int, kv_tokens: int) -> None:
+        """Enter the cycle into the ledgers, as `engine.slack.settle` does where nothing is forced."""
+        policy = self._policy
+        cost = policy.cost
+        if cost is None:
+            return
+        unit = cost.seconds(1, 1, 0)
+        bound = policy.max_neighbour_slowdown * cost.seconds(load, load, kv_tokens) / unit
+        seconds = (cost.seconds(rows, load, kv_tokens) + self._drafting_price(running)) / unit
+        for one in running:
+            one.notes.slack += bound * one.emitted - seconds
+
+
+def engine_info(world: World) -> EngineInfo:
+    """What an engine with these costs says of itself after its calibration."""
+    costs = world.calibrated
+    return EngineInfo(
+        model=MODEL,
+        drafters=(PLAIN, *world.drafters),
+        dtype="float32",
+        device="replay",
+        threads=1,
+        slots=world.slots,
+        blocks=1 << 16,
+        context_limit=1 << 16,
+        vocabulary=1 << 16,
+        linear_seconds=costs.target.seconds(1, 1, 0),
+        calibration=_calibration(costs, world.slots),
+        draft_calibration=_draft_calibration(costs, world.slots),
+        versions={"target": "1", "tokenizer": "1", "engine": "1", **dict.fromkeys(world.drafters, "1")},
+    )
+
+
+def _calibration(costs: Costs, slots: int) -> tuple[CycleStats, ...]:
+    """Cycles as an engine times them at its start, by the costs that its calibration found."""
+    cycles = []
+    for load in _calibrated_loads(slots):
+        for each in _CALIBRATED_ROWS:
+            for context in _CALIBRATED_CONTEXTS:
+                tokens, kv_tokens = load * each, load * context
+                seconds = costs.target.seconds(tokens, load, kv_tokens)
+                cycles.append(
+                    CycleStats(
+                        cycle=0,
+                        policy_version=0,
+                        window=Window(0, plain=False),
+                        first_after_switch=False,
+                        killed=False,
+                        load=load,
+                        tokens=tokens,
+                        kv_tokens=kv_tokens,
+                        draft_seconds={},
+                        verify_seconds=seconds,
+                        cycle_seconds=seconds,
+                        prefill_tokens=0,
+                        prefill_seconds=0.0,
+                        waiting=0,
+                        sequences=(),
+                        shadows=(),
+                    )
+                )
+    return tuple(cycles)
+
+
+def _draft_calibration(costs: Costs, slots: int) -> tuple[DraftTiming, ...]:
+    return tuple(
+        DraftTiming(name, sequences, steps, sequences * steps, price.seconds(sequences, steps, sequences * steps))
+        for name, price in costs.drafters.items()
+        for sequences in _calibrated_loads(slots)
+        for steps in _CALIBRATED_DRAFTS
+    )
+
+
+def _calibrated_loads(slots: int) -> tuple[int, ...]:
+    return tuple(dict.fromkeys((*(1 << exponent for exponent in range(slots.bit_length())), slots)))
+
+
+def _shadow_stats(shadow: Shadowed) -> ShadowStats:
+    own: _Own = shadow.one.notes
+    return ShadowStats(
+        request_key=shadow.one.index,
+        context=own.decision.context,
+        drafter=shadow.drafter,
+        requested=shadow.requested,
+        proposed=shadow.proposed,
+        matched=shadow.matched,
+        confidence=shadow.confidence,
+        censored=shadow.censored,
+    )
