@@ -107,7 +107,8 @@ def allocate(
     needed = base / base_seconds * (1.0 + margin)
     bound_seconds = max_neighbour_slowdown * plain_seconds
     if total == 0 or _keeps_bounds(candidates, seconds, bound_seconds):
-        if emitted[total] <= needed * seconds:
+        # Rounding may make nothing look better than itself.
+        if total == 0 or emitted[total] <= needed * seconds:
             return tuple(forced)
         return _lengths_above(candidates, curves, forced, gains[-total], total)
 

@@ -260,3 +260,10 @@ def test_positions_beyond_the_curve_are_never_verified() -> None:
 
 def test_no_candidates_give_no_lengths() -> None:
     assert allocate([], LINEAR, 0, 0.02, 1.1) == ()
+
+
+def test_nothing_never_looks_better_than_itself_by_rounding() -> None:
+    cost = PassCost((1, 8, 9, 16), (0.0065, 0.0065, 0.0073, 0.0073), 2e-05, 3.9e-08)
+    poor = [Candidate(2, (0.01, 0.001), False), *(Candidate(1, (0.01, 0.001), False) for _ in range(7))]
+    # 8 / seconds * seconds is less than 8 for these.
+    assert allocate(poor, cost, 8, 0.0, math.inf, 1e4) == (0,) * 8
