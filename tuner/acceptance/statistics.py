@@ -1,343 +1,341 @@
-"""How often drafts are kept: counts per drafter and context, hazards by the product limit, and pooling.
+"""How often drafts are kept, by drafter, route, language and confidence: everything counted, as it comes."""
 
-For each drafter, route, language and confidence bucket, ``H[k][a]`` counts the blocks of length k of which a drafts
-were kept. The product-limit hazards (Kaplan and Meier 1958) are
-
-    at_j = sum of H[k][a] over k >= j, a >= j - 1     h_j = ac_j / at_j
-    ac_j = sum of H[k][a] over k >= j, a >= j         S_j = h_1 * ... * h_j
-
-k is the length *requested*: a drafter that offers less, or nothing, counts as rejected at its next position. Where the
-allocation verified less than was offered, k is what it verified; where the sequence ended inside the block, k is the
-position reached. Both only censor.
-
-Each bucket's hazards are shrunk with a Beta prior of fixed strength: the cell towards its route and language (their
-logits add, less the global one), those towards the rate over everything. The unconditioned curve is the mixture of the
-buckets' curves in their observed shares, so that verifying only confident proposals does not move what people read.
-"""
-
-import itertools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from policies.cycle_policy import Survival
+import numpy as np
+
 from policies.stats import BlockEnd, CycleStats, SequenceStats
 from policies.types import MAX_BLOCK_LENGTH, PLAIN
+from tuner.acceptance.change import DELTA, Alarm
+from tuner.acceptance.counts import (
+    BUCKETS,
+    EPOCHS_OF_A_HALF_LIFE,
+    LENGTHS,
+    NO_PLACE,
+    ROW,
+    RUNS,
+    SIZE,
+    Cell,
+    Moments,
+)
 from tuner.acceptance.curves import Curve
+from tuner.acceptance.estimation import ANY, Counts, Estimates, estimate
+from tuner.acceptance.pooling import HEAD_FALL
+from tuner.acceptance.requests import Finished, LiveRequests
 
-_FADE_EVERY = 64
-"""Blocks of a cell between two multiplications of its counts."""
-_SURE = 1e-4
-"""Hazards are kept this far from 0 and 1, so that their logits exist."""
+_FORMAT = 2
+_GROWTH = math.log(1.02)
+"""A curve is made again when what it borrows from has grown by this much, though its own cell is unchanged."""
 
-
-@dataclass(frozen=True, slots=True)
-class Alarm:
-    """The acceptance of a first draft changed."""
-
-    drafter: str
-    route: str
-    language: str
-    before: float
-    """S_1 of the blocks before the change."""
-    after: float
-    """S_1 of the blocks since."""
+_Key = tuple[str, str, str]
 
 
 @dataclass(slots=True)
-class _Counts:
-    """``at[j - 1]`` and ``accepted[j - 1]`` of each bucket, and the blocks of each bucket."""
+class _Made:
+    """What was made of one drafter."""
 
-    at: dict[int, list[float]] = field(default_factory=dict)
-    accepted: dict[int, list[float]] = field(default_factory=dict)
-    blocks: dict[int, float] = field(default_factory=dict)
-
-    def add(self, other: "_Counts") -> None:
-        for mine, theirs in ((self.at, other.at), (self.accepted, other.accepted)):
-            for bucket, values in theirs.items():
-                row = mine.setdefault(bucket, [0.0] * MAX_BLOCK_LENGTH)
-                for position, value in enumerate(values):
-                    row[position] += value
-        for bucket, count in other.blocks.items():
-            self.blocks[bucket] = self.blocks.get(bucket, 0.0) + count
-
-
-class _Cell:
-    """``H[bucket][(k, a)]`` of one drafter in one context."""
-
-    def __init__(self) -> None:
-        self.blocks: dict[int, dict[tuple[int, int], float]] = {}
-        self.since_fading = 0
-
-    def add(self, bucket: int, length: int, accepted: int) -> None:
-        counts = self.blocks.setdefault(bucket, {})
-        key = (length, accepted)
-        counts[key] = counts.get(key, 0.0) + 1.0
-        self.since_fading += 1
-
-    def fade(self, half_life: float) -> None:
-        factor = 0.5 ** (self.since_fading / half_life)
-        self.since_fading = 0
-        for counts in self.blocks.values():
-            for key in counts:
-                counts[key] *= factor
-
-    def sums(self) -> _Counts:
-        sums = _Counts()
-        for bucket, counts in self.blocks.items():
-            at = sums.at[bucket] = [0.0] * MAX_BLOCK_LENGTH
-            kept = sums.accepted[bucket] = [0.0] * MAX_BLOCK_LENGTH
-            sums.blocks[bucket] = sum(counts.values())
-            for (length, accepted), count in counts.items():
-                for position in range(accepted):
-                    at[position] += count
-                    kept[position] += count
-                if accepted < length:
-                    at[accepted] += count
-        return sums
+    pooled: Curve
+    first_effect: float
+    revisions: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+    """Entries of the cell, and growth of all of the drafter's, that the curve of a context was made at."""
+    curves: dict[tuple[str, str], Curve] = field(default_factory=dict)
 
 
 class Acceptance:
     """Counts of every drafter and context; not thread-safe."""
 
-    def __init__(self, half_life_blocks: float = 4000.0, strength: float = 20.0) -> None:
+    def __init__(
+        self,
+        half_life_blocks: float = 4000.0,
+        strength: float = 20.0,
+        *,
+        replica: str = "local",
+        limit: int = 512,
+        feature_heads: Iterable[str] = (),
+        delta: float = DELTA,
+    ) -> None:
         """
         Args:
             half_life_blocks: a block counts half after this many later ones of its cell.
-            strength: blocks that the opinion of a cell's relatives is worth.
+            strength: effective blocks that the opinion of a cell's relatives is worth, until the data say.
+            replica: this one's name among those that merge; no two may share one.
+            limit: cells of (drafter, route, language) that are kept; of more, the one not seen for longest is folded
+                into its margins.
+            feature_heads: drafters whose acceptance depends on the position in the block and whose proposals on where
+                it starts: nothing is inferred along their positions, and they are not re-blocked.
+            delta: probability that a change is found in a cell that never changes.
         """
         self._half_life = half_life_blocks
+        self._epoch_blocks = max(1, int(half_life_blocks / EPOCHS_OF_A_HALF_LIFE))
         self._strength = strength
-        self._cells: dict[tuple[str, str, str], _Cell] = {}
+        self._replica = replica
+        self._limit = limit
+        self._delta = delta
+        self._feature_heads = frozenset(feature_heads)
+        self._cells: dict[_Key, Cell] = {}
+        self._margins: dict[_Key, Cell] = {}
+        """What was folded: (drafter, route, `ANY`), (drafter, `ANY`, language) and (drafter, `ANY`, `ANY`)."""
+        self._versions: dict[str, str] = {}
+        self._made: dict[str, _Made] = {}
+        self._changed: set[str] = set()
+        self._alarms: list[Alarm] = []
+        self._entries = 0
+        self._requests = LiveRequests(self._finished, self._feature_heads)
 
     def fold(self, stats: CycleStats) -> None:
         """Count the blocks and shadows of one cycle."""
-        for sequence in stats.sequences:
-            length = observed_length(sequence)
+        requests, cycle = self._requests, stats.cycle
+        for one in stats.sequences:
+            place = None
+            length = observed_length(one)
             if length > 0:
-                self.add_block(
-                    sequence.drafter,
-                    sequence.context.route,
-                    sequence.context.language,
-                    sequence.confidence,
+                context = one.context
+                place = self._count(
+                    (one.drafter, context.route, context.language),
+                    one.confidence,
                     length,
-                    sequence.accepted,
+                    one.accepted,
+                    one.requested,
+                    one.proposed,
                 )
+            requests.add_sequence(cycle, one, place)
         for shadow in stats.shadows:
             length = shadow.matched if shadow.censored else shadow.requested
             if length > 0:
-                self.add_block(
-                    shadow.drafter,
-                    shadow.context.route,
-                    shadow.context.language,
+                context = shadow.context
+                place = self._count(
+                    (shadow.drafter, context.route, context.language),
                     shadow.confidence,
                     length,
                     shadow.matched,
+                    shadow.requested,
+                    shadow.proposed,
                 )
-
-    def add_block(self, drafter: str, route: str, language: str, confidence: int, length: int, accepted: int) -> None:
-        """Count one block of `length` (1..`MAX_BLOCK_LENGTH`) of which `accepted` drafts were kept."""
-        length = min(length, MAX_BLOCK_LENGTH)
-        cell = self._cells.setdefault((drafter, route, language), _Cell())
-        cell.add(confidence, length, min(accepted, length))
-        if cell.since_fading >= _FADE_EVERY:
-            cell.fade(self._half_life)
+                requests.add_shadow(cycle, shadow, place)
 
     def finish(self, request_key: int) -> None:
-        """The request has ended: what was kept in memory for it is counted and dropped."""
+        """The request has ended: what was kept of it in memory is counted and dropped."""
+        self._requests.finish(request_key)
+
+    def add_block(self, drafter: str, route: str, language: str, confidence: int, length: int, accepted: int) -> None:
+        """Count one block of `length` (1..`MAX_BLOCK_LENGTH`) of which `accepted` drafts were kept, by itself."""
+        proposed = length if confidence else 0
+        self._count((drafter, route, language), confidence, length, accepted, length, proposed)
+
+    def curves(self, drafter: str, contexts: Iterable[tuple[str, str]]) -> tuple[Curve, dict[tuple[str, str], Curve]]:
+        """The pooled curve of `drafter`, and one for each of `contexts`, counted or not.
+
+        Only what changed is made again: curves of cells with new counts, and the others once all the counts of the
+        drafter have grown by 2 %.
+        """
+        wanted = list(dict.fromkeys(contexts))
+        made = self._made.get(drafter)
+        if made is None or drafter in self._changed or any(context not in made.curves for context in wanted):
+            made = self._make(drafter, wanted, made)
+        return made.pooled, {context: made.curves[context] for context in wanted}
+
+    def contexts(self, drafter: str) -> tuple[tuple[str, str], ...]:
+        """(route, language) pairs in which `drafter` has been counted."""
+        return tuple((route, language) for name, route, language in self._cells if name == drafter)
 
     def drafters(self) -> tuple[str, ...]:
         """Every drafter that has been counted."""
         return tuple(dict.fromkeys(name for name, _, _ in self._cells))
 
     def alarms(self) -> tuple[Alarm, ...]:
-        """Changes found since the last call."""
-        return ()
+        """Changes found since the last call, oldest first."""
+        found, self._alarms = tuple(self._alarms), []
+        return found
+
+    def design_effect(self, drafter: str) -> float:
+        """Variance of the share of first drafts kept over that of independent blocks, as of the last `curves`."""
+        made = self._made.get(drafter)
+        return made.first_effect if made is not None else _FIRST_EFFECT
 
     def reset(self, drafter: str, version: str = "") -> None:
-        """Forget all of `drafter`, whose fingerprint is `version` now."""
+        """Forget all of `drafter`, whose fingerprint is `version` from now on. Only counts of one version merge."""
+        self._versions[drafter] = version
         self._cells = {key: cell for key, cell in self._cells.items() if key[0] != drafter}
-
-    def contexts(self, drafter: str) -> tuple[tuple[str, str], ...]:
-        """(route, language) pairs in which `drafter` has been counted."""
-        return tuple((route, language) for name, route, language in self._cells if name == drafter)
-
-    def curves(self, drafter: str, contexts: Iterable[tuple[str, str]]) -> tuple[Curve, dict[tuple[str, str], Curve]]:
-        """The pooled curve of `drafter`, and one for each of `contexts`, counted or not."""
-        everything = _Counts()
-        routes: dict[str, _Counts] = {}
-        languages: dict[str, _Counts] = {}
-        cells: dict[tuple[str, str], _Counts] = {}
-        for (name, route, language), cell in self._cells.items():
-            if name != drafter:
-                continue
-            sums = cells[route, language] = cell.sums()
-            everything.add(sums)
-            routes.setdefault(route, _Counts()).add(sums)
-            languages.setdefault(language, _Counts()).add(sums)
-
-        buckets = 1 + max(everything.blocks, default=1)
-        pooled = self._pooled_hazards(everything, buckets)
-        pooled_shares = _shares(everything, [1.0 / buckets] * buckets, float(buckets))
-        by_route = {route: self._shrunk(counts, pooled) for route, counts in routes.items()}
-        by_language = {language: self._shrunk(counts, pooled) for language, counts in languages.items()}
-        curves: dict[tuple[str, str], Curve] = {}
-        for route, language in contexts:
-            margins = _combine(by_route.get(route, pooled), by_language.get(language, pooled), pooled)
-            counts = cells.get((route, language), _Counts())
-            shares = _shares(routes.get(route, _Counts()), pooled_shares, self._strength)
-            curves[route, language] = _curve(
-                self._shrunk(counts, margins), _shares(counts, shares, self._strength), counts
-            )
-        return _curve(pooled, pooled_shares, everything), curves
-
-    def _pooled_hazards(self, counts: _Counts, buckets: int) -> list[list[float]]:
-        """Hazards over everything. Nothing known: 1/2 at position 1; after that, as good as the position before."""
-        hazards: list[list[float]] = []
-        for bucket in range(buckets):
-            row: list[float] = []
-            before = 0.5
-            for position in range(MAX_BLOCK_LENGTH):
-                at, accepted = _at(counts, bucket, position)
-                strength = 2.0 if position == 0 else self._strength
-                before = (strength * before + accepted) / (strength + at)
-                row.append(before)
-            hazards.append(row)
-        return hazards
-
-    def _shrunk(self, counts: _Counts, parent: list[list[float]]) -> list[list[float]]:
-        """The mean of each hazard's Beta posterior around `parent`."""
-        hazards: list[list[float]] = []
-        for bucket, prior in enumerate(parent):
-            row: list[float] = []
-            for position, mean in enumerate(prior):
-                at, accepted = _at(counts, bucket, position)
-                row.append((self._strength * mean + accepted) / (self._strength + at))
-            hazards.append(row)
-        return hazards
+        self._margins = {key: cell for key, cell in self._margins.items() if key[0] != drafter}
+        self._made.pop(drafter, None)
+        self._requests.forget(drafter)
 
     def merge(self, other: "Acceptance") -> None:
-        """Add the counts of `other`, for example of a replica."""
-        for key, theirs in other._cells.items():
-            mine = self._cells.setdefault(key, _Cell())
-            for bucket, counts in theirs.blocks.items():
-                row = mine.blocks.setdefault(bucket, {})
-                for block, count in counts.items():
-                    row[block] = row.get(block, 0.0) + count
+        """Take from `other`, a replica or what one saved, every count that is newer than what is known here.
 
-    def state(self) -> list[dict[str, Any]]:
-        """The counts as JSON-able values: per cell and bucket, rows of [k, a, count]."""
-        return [
-            {
-                "drafter": drafter,
-                "route": route,
-                "language": language,
-                "confidence": bucket,
-                "blocks": [[length, accepted, round(count, 4)] for (length, accepted), count in counts.items()],
-            }
-            for (drafter, route, language), cell in self._cells.items()
-            for bucket, counts in cell.blocks.items()
-        ]
+        Commutative, associative and idempotent, as long as no cell is folded for want of room. Counts of a drafter that
+        has another version there are left out.
+        """
+        for mine, theirs in ((self._cells, other._cells), (self._margins, other._margins)):
+            for key, cell in theirs.items():
+                if self._versions.get(key[0], "") == other._versions.get(key[0], ""):
+                    mine.setdefault(key, Cell()).merge(cell)
+                    self._touch(key, mine[key])
+        self._fold_away()
 
-    def restore(self, state: Iterable[Mapping[str, Any]]) -> None:
-        """Replace the counts by those of `state`.
+    def state(self) -> dict[str, Any]:
+        """Everything that was counted, JSON-able. Requests that still run are in it but for their re-blocked text."""
+        return {
+            "format": _FORMAT,
+            "replica": self._replica,
+            "versions": dict(sorted(self._versions.items())),
+            "cells": [[*key, cell.state()] for key, cell in sorted(self._cells.items())],
+            "margins": [[*key, cell.state()] for key, cell in sorted(self._margins.items())],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Replace the counts by those of `state`, and go on as the replica that saved it.
 
         Raises:
-            KeyError, TypeError, ValueError: `state` was not made by `state()`.
+            KeyError, TypeError, ValueError: `state` was not made by `state()`; then nothing is changed.
         """
-        cells: dict[tuple[str, str, str], _Cell] = {}
-        for entry in state:
-            cell = cells.setdefault((str(entry["drafter"]), str(entry["route"]), str(entry["language"])), _Cell())
-            counts = cell.blocks.setdefault(int(entry["confidence"]), {})
-            for length, accepted, count in entry["blocks"]:
-                if not 0 <= accepted <= length <= MAX_BLOCK_LENGTH or not 0.0 <= count < math.inf:
-                    raise ValueError(f"no block has length {length}, accepted {accepted} and count {count}")
-                counts[int(length), int(accepted)] = float(count)
-        self._cells = cells
+        if state["format"] != _FORMAT:
+            raise ValueError(f"the saved acceptance has format {state['format']!r}; this version reads {_FORMAT}")
+        versions = {str(drafter): str(version) for drafter, version in state["versions"].items()}
+        cells, margins = (
+            {(str(drafter), str(route), str(language)): Cell.of_state(cell) for drafter, route, language, cell in part}
+            for part in (state["cells"], state["margins"])
+        )
+        self._replica = str(state["replica"])
+        self._versions, self._cells, self._margins = versions, cells, margins
+        self._made.clear()
+        self._alarms.clear()
+        self._requests = LiveRequests(self._finished, self._feature_heads)
+        self._fold_away()
+
+    def _count(self, key: _Key, confidence: int, length: int, accepted: int, requested: int, proposed: int) -> int:
+        """Count one block; returns its place in a row of runs."""
+        cell = self._cells.get(key)
+        if cell is None:
+            cell = self._cells[key] = Cell()
+            self._touch(key, cell)
+            self._fold_away()
+        record = cell.open_record(self._replica, self._epoch_blocks)
+        length = length if length < MAX_BLOCK_LENGTH else MAX_BLOCK_LENGTH
+        bucket = confidence if confidence < BUCKETS else BUCKETS - 1
+        kept = accepted if accepted < length else length
+        place = kept if kept < length else LENGTHS + kept
+        offer = RUNS + (proposed if proposed < requested else LENGTHS + min(requested, MAX_BLOCK_LENGTH))
+        run = RUNS + bucket * ROW + place if bucket else NO_PLACE
+        record[bucket] += 1
+        record[offer] += 1
+        if bucket:
+            record[run] += 1
+        cell.room -= 1
+        cell.seen += 1
+        self._entries += 1
+        cell.revision += 1
+        cell.touched = self._entries
+        self._changed.add(key[0])
+        cell.remember(bucket, offer, run)
+        if cell.change.add(kept > 0):
+            self._test(key, cell)
+        return place
+
+    def _test(self, key: _Key, cell: Cell) -> None:
+        change = cell.change.find(self.design_effect(key[0]), self._delta)
+        if change is not None:
+            cell.restart(self._replica, self._epoch_blocks, change.blocks)
+            self._alarms.append(Alarm(*key, change.before, change.after))
+
+    def _finished(self, one: Finished) -> None:
+        key = (one.drafter, one.route, one.language)
+        cell = self._cells.get(key)
+        if cell is None:
+            return
+        moments = cell.moments.setdefault(self._replica, Moments())
+        moments.add_request(one.at, one.accepted, one.tokens, one.blocks)
+        cell.add_emitted(self._replica, self._epoch_blocks, one.tokens, one.blocks)
+        self._touch(key, cell)
+
+    def _touch(self, key: _Key, cell: Cell) -> None:
+        cell.touched = self._entries
+        self._changed.add(key[0])
+
+    def _fold_away(self) -> None:
+        """Fold the cells not seen for longest into their margins, down to the limit."""
+        while len(self._cells) > self._limit:
+            key = min(self._cells, key=lambda key: self._cells[key].touched)
+            cell = self._cells.pop(key)
+            drafter, route, language = key
+            self._add_to_margin((drafter, route, ANY), cell)
+            self._add_to_margin((drafter, ANY, language), cell)
+            made = self._made.get(drafter)
+            if made is not None:
+                made.revisions.pop((route, language), None)
+            while len(self._margins) > self._limit:
+                folded = min(
+                    (key for key in self._margins if key[1:] != (ANY, ANY)),
+                    key=lambda key: self._margins[key].touched,
+                )
+                gone = self._margins.pop(folded)
+                if folded[2] == ANY:
+                    self._add_to_margin((folded[0], ANY, ANY), gone)
+
+    def _add_to_margin(self, key: _Key, cell: Cell) -> None:
+        margin = self._margins.setdefault(key, Cell())
+        margin.absorb(cell, self._replica, self._epoch_blocks)
+        self._touch(key, margin)
+
+    def _make(self, drafter: str, wanted: list[tuple[str, str]], before: _Made | None) -> _Made:
+        cells = sorted(
+            ((key, cell) for part in (self._cells, self._margins) for key, cell in part.items() if key[0] == drafter),
+            key=lambda pair: pair[0],
+        )
+        counts = Counts(
+            tuple((route, language) for (_, route, language), _ in cells),
+            np.array([cell.values(self._half_life) for _, cell in cells]).reshape(len(cells), SIZE),
+            [cell.summed_moments() for _, cell in cells],
+        )
+        own = {(route, language): cell for (_, route, language), cell in cells}
+        contexts = list(dict.fromkeys((*(context for context in counts.contexts if ANY not in context), *wanted)))
+        fall = HEAD_FALL if drafter in self._feature_heads else 1.0
+        found: Estimates = estimate(counts, contexts, self._strength, fall)
+        growth = int(math.log1p(sum(cell.seen for _, cell in cells)) / _GROWTH)
+        made = _Made(found.curve(len(contexts)), found.first_effect)
+        for row, context in enumerate(contexts):
+            cell = own.get(context)
+            revision = (cell.revision if cell is not None else 0, growth)
+            made.revisions[context] = revision
+            if before is not None and before.revisions.get(context) == revision:
+                made.curves[context] = before.curves[context]
+            else:
+                made.curves[context] = found.curve(row)
+        self._made[drafter] = made
+        self._changed.discard(drafter)
+        return made
+
+
+_FIRST_EFFECT = 2.0
+"""Design effect of first drafts before any request has finished."""
 
 
 def product_limit(blocks: Iterable[tuple[int, int]], length: int) -> tuple[float, ...]:
     """S_1..S_length from (k, a) of each block, pooled with nothing; shorter where no block reached a position."""
-    cell = _Cell()
-    for requested, accepted in blocks:
-        cell.add(0, requested, accepted)
-    counts = cell.sums()
+    at, accepted = [0] * length, [0] * length
+    for requested, kept in blocks:
+        for position in range(min(kept, length)):
+            at[position] += 1
+            accepted[position] += 1
+        if kept < min(requested, length):
+            at[kept] += 1
     curve: list[float] = []
     survival = 1.0
-    for position in range(length):
-        at, accepted_there = _at(counts, 0, position)
-        if not at and survival > 0.0:
+    for reached, kept in zip(at, accepted, strict=True):
+        if not reached and survival > 0.0:
             break
-        survival *= accepted_there / at if at else 0.0
+        survival *= kept / reached if reached else 0.0
         curve.append(survival)
     return tuple(curve)
 
 
 def observed_length(sequence: SequenceStats) -> int:
     """The k under which a block is counted; 0 if the cycle shows nothing of it."""
-    if sequence.drafter == PLAIN or sequence.requested == 0:
+    if sequence.requested == 0 or sequence.drafter == PLAIN:
         return 0
     if sequence.end is BlockEnd.CENSORED:
         return sequence.accepted
     return sequence.requested if sequence.verified == sequence.proposed else sequence.verified
-
-
-def _at(counts: _Counts, bucket: int, position: int) -> tuple[float, float]:
-    """(at, accepted) at a position counted from 0."""
-    at = counts.at.get(bucket)
-    return (0.0, 0.0) if at is None else (at[position], counts.accepted[bucket][position])
-
-
-def _combine(route: list[list[float]], language: list[list[float]], pooled: list[list[float]]) -> list[list[float]]:
-    """sigmoid(logit route + logit language - logit pooled), element by element."""
-    return [
-        [
-            _sigmoid(_logit(r) + _logit(m) - _logit(g))
-            for r, m, g in zip(route_row, language_row, pooled_row, strict=True)
-        ]
-        for route_row, language_row, pooled_row in zip(route, language, pooled, strict=True)
-    ]
-
-
-def _logit(share: float) -> float:
-    share = min(max(share, _SURE), 1.0 - _SURE)
-    return math.log(share / (1.0 - share))
-
-
-def _sigmoid(value: float) -> float:
-    return 1.0 / (1.0 + math.exp(-value))
-
-
-def _shares(counts: _Counts, prior: list[float], strength: float) -> list[float]:
-    """The mean of the buckets' Dirichlet posterior around `prior`."""
-    total = sum(counts.blocks.values()) + strength
-    return [(counts.blocks.get(bucket, 0.0) + strength * mean) / total for bucket, mean in enumerate(prior)]
-
-
-def _curve(hazards: list[list[float]], shares: list[float], counts: _Counts) -> Curve:
-    by_confidence: list[tuple[float, ...]] = [(0.0,) * MAX_BLOCK_LENGTH]
-    for row in hazards[1:]:
-        survival = 1.0
-        curve: list[float] = []
-        for hazard in row:
-            survival *= hazard
-            curve.append(survival)
-        by_confidence.append(tuple(curve))
-    unconditioned = tuple(
-        sum(share * curve[position] for share, curve in zip(shares, by_confidence, strict=True))
-        for position in range(MAX_BLOCK_LENGTH)
-    )
-    emitted = tuple(itertools.accumulate(unconditioned, initial=1.0))
-    return Curve(
-        survival=Survival(tuple(by_confidence)),
-        shares=tuple(shares),
-        unconditioned=unconditioned,
-        offered=(1.0 - shares[0],) * MAX_BLOCK_LENGTH,
-        emitted=emitted,
-        low=unconditioned,
-        high=unconditioned,
-        emitted_low=emitted,
-        emitted_high=emitted,
-        blocks=sum(counts.blocks.values()),
-    )

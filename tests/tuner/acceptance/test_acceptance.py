@@ -1,6 +1,5 @@
 """Hazards, censoring, pooling and the mixture over confidence."""
 
-import json
 import random
 
 import pytest
@@ -91,7 +90,7 @@ def test_a_short_proposal_is_a_rejection_at_its_next_position_and_a_silent_one_a
     assert set(curve.survival.of(0)) == {0.0}
     assert curve.shares == pytest.approx((0.75, 0.25))
     assert curve.unconditioned[:4] == pytest.approx((0.25, 0.25, 0.25, 0.0), abs=1e-9)
-    assert curve.blocks == 40
+    assert curve.blocks == pytest.approx(40, rel=0.01)
 
 
 def test_what_the_allocation_left_out_is_no_rejection() -> None:
@@ -178,13 +177,15 @@ def test_own_evidence_outweighs_relatives() -> None:
 
 
 def test_old_blocks_fade() -> None:
+    # A step from 45 to 55 % is too small to be found as a change.
     acceptance = Acceptance(half_life_blocks=500.0)
-    for _ in range(2000):
-        acceptance.add_block("ngram", *KEY, 1, 4, 0)
-    for _ in range(1500):
-        acceptance.add_block("ngram", *KEY, 1, 4, 4)
+    for index in range(2000):
+        acceptance.add_block("ngram", *KEY, 1, 4, 4 * (index * 7 % 20 < 9))
+    for index in range(1500):
+        acceptance.add_block("ngram", *KEY, 1, 4, 4 * (index * 7 % 20 < 11))
     curve = curve_of(acceptance)
-    assert curve.survival.of(1)[0] == pytest.approx(1 - 0.5**3, abs=0.05)
+    assert acceptance.alarms() == ()
+    assert curve.survival.of(1)[0] == pytest.approx(0.55 - 0.1 * 0.5**3, abs=0.01)
     assert curve.blocks == pytest.approx(500 / 0.693 * (1 - 0.5**7), rel=0.1)
 
 
@@ -204,28 +205,3 @@ def test_curves_never_rise_and_stay_probabilities(observed: list[tuple[int, tupl
     assert sum(curve.shares) == pytest.approx(1.0)
     for row in (*curve.survival.by_confidence, curve.unconditioned):
         assert all(0.0 <= later <= earlier <= 1.0 for earlier, later in zip((1.0, *row), row, strict=False))
-
-
-def test_merging_equals_counting_together_and_a_state_survives_json() -> None:
-    chance = random.Random(9)
-    parts, together = [Acceptance(), Acceptance()], Acceptance()
-    for index in range(60):
-        block = ("ngram", "chat", chance.choice(("en", "da")), chance.randint(1, 3), 8, chance.randint(0, 8))
-        parts[index % 2].add_block(*block)
-        together.add_block(*block)
-    parts[0].merge(parts[1])
-    assert curve_of(parts[0]) == curve_of(together)
-    restored = Acceptance()
-    restored.restore(json.loads(json.dumps(together.state())))
-    assert curve_of(restored) == curve_of(together)
-
-
-@pytest.mark.parametrize("block", [[3, 4, 1.0], [99, 0, 1.0], [4, 0, float("nan")], [4, -1, 1.0]])
-def test_a_damaged_state_is_refused_and_changes_nothing(block: list[float]) -> None:
-    acceptance = Acceptance()
-    acceptance.add_block("ngram", *KEY, 1, 4, 2)
-    before = curve_of(acceptance)
-    damaged = [{"drafter": "ngram", "route": "chat", "language": "en", "confidence": 1, "blocks": [block]}]
-    with pytest.raises(ValueError, match="no block has length"):
-        acceptance.restore(damaged)
-    assert curve_of(acceptance) == before

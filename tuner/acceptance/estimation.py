@@ -1,0 +1,230 @@
+"""From the counts of one drafter's cells to their curves, for all of them at once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from policies.cycle_policy import Survival
+from policies.types import MAX_BLOCK_LENGTH
+from tuner.acceptance.counts import BLOCKS, BUCKETS, LENGTHS, SIZE, TOKENS, Floats, Moments
+from tuner.acceptance.curves import Curve
+from tuner.acceptance.hazards import (
+    Counted,
+    DesignEffects,
+    buckets_used,
+    counted,
+    design_effects,
+    logit_interval,
+    mixture_variance,
+    student,
+    survivals,
+)
+from tuner.acceptance.pooling import Margins, Shrunk, Spread, chained, shrink, spread_of
+
+ANY = "*"
+"""Stands for the route or language of counts that only a margin still knows."""
+_RATIO_TOKENS = 400.0
+"""Re-blocked tokens that the correction of a margin's parent is worth (of all: no correction)."""
+_RATIO_BLOCKS = 50.0
+"""Blocks that a route's correction is worth to a cell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The counts of one drafter, those of a context and those that only margins know (`ANY`)."""
+
+    contexts: tuple[tuple[str, str], ...]
+    """(route, language) of each row."""
+    values: Floats
+    """(rows, SIZE)"""
+    moments: list[Moments]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """The curves of one drafter as arrays, a row for each context that was asked for, and the pooled one last."""
+
+    by_confidence: Floats
+    """(rows, B, 16)"""
+    shares: Floats
+    """(rows, B)"""
+    tables: Floats
+    """(rows, 4, 16): unconditioned, its interval's low and high end, and offered."""
+    emitted: Floats
+    """(rows, 3, 17): emitted, low, high."""
+    blocks: Floats
+    """(rows,)"""
+    first_effect: float
+    """Design effect of the first hazard."""
+    spread: Spread
+
+    def curve(self, row: int) -> Curve:
+        """One row as a value."""
+        unconditioned, low, high, offered = map(tuple, self.tables[row].tolist())
+        emitted, emitted_low, emitted_high = map(tuple, self.emitted[row].tolist())
+        return Curve(
+            survival=Survival(tuple(map(tuple, self.by_confidence[row].tolist()))),
+            shares=tuple(self.shares[row].tolist()),
+            unconditioned=unconditioned,
+            offered=offered,
+            emitted=emitted,
+            low=low,
+            high=high,
+            emitted_low=emitted_low,
+            emitted_high=emitted_high,
+            blocks=float(self.blocks[row]),
+        )
+
+
+def estimate(counts: Counts, contexts: Sequence[tuple[str, str]], strength: float, fall: float) -> Estimates:
+    """The curves of `contexts`, counted or not, and the pooled one.
+
+    Args:
+        strength: effective blocks that relatives are worth until the data say.
+        fall: what a position's hazard is worth to the next one where nothing is known of it.
+    """
+    rows = {context: row for row, context in enumerate(counts.contexts)}
+    values = np.concatenate((counts.values, np.zeros((1, SIZE))))
+    nothing = len(values) - 1
+    own = values[[rows.get(context, nothing) for context in contexts]]
+    routes, languages = _places(contexts, 0), _places(contexts, 1)
+    in_route, in_language = np.zeros((len(routes) + 1, SIZE)), np.zeros((len(languages) + 1, SIZE))
+    everything = np.zeros((1, SIZE))
+    for (route, language), value in zip(counts.contexts, counts.values, strict=True):
+        if language != ANY:
+            in_language[languages.get(language, -1)] += value
+        if route != ANY:
+            in_route[routes.get(route, -1)] += value
+        if route != ANY or language == ANY:
+            everything[0] += value
+    route_of = np.array([routes[route] for route, _ in contexts], dtype=np.int64)
+    language_of = np.array([languages[language] for _, language in contexts], dtype=np.int64)
+
+    buckets = buckets_used(everything)
+    moments = [*_moments_of(counts, contexts, rows), _total(counts)]
+    effects = design_effects(moments)
+    cells = _effective(counted(own, buckets), effects)
+    margins = Margins(
+        _effective(counted(everything - own, buckets), effects),
+        _effective(counted(in_route[route_of] - own, buckets), effects),
+        _effective(counted(in_language[language_of] - own, buckets), effects),
+    )
+    spread = spread_of(cells, margins, strength, fall)
+    shrunk = _with_all(
+        shrink(cells, margins, spread, strength, fall),
+        _effective(counted(everything, buckets), effects),
+        strength,
+        fall,
+    )
+
+    curves = survivals(shrunk.hazards)
+    offered = curves[:, 0].copy()
+    curves[:, 0] = 0.0
+    unconditioned = np.einsum("cb,cbj->cj", shrunk.shares, curves)
+    raw = shrunk.blocks * effects.hazards
+    variance = effects.survivals * mixture_variance(
+        shrunk.shares, shrunk.hazards, raw, shrunk.share_blocks * effects.hazards[0]
+    )
+    factor = student(effects.freedom)[:, None]
+    deviation = np.sqrt(variance)
+    low, high = logit_interval(unconditioned, factor * deviation)
+    low, high = np.minimum.accumulate(low, axis=1), np.minimum.accumulate(high, axis=1)
+    tables = np.stack((unconditioned, np.minimum(low, unconditioned), np.maximum(high, unconditioned), offered), axis=1)
+
+    sums = np.concatenate((own, everything))
+    seen = sums[:, :BUCKETS].sum(axis=1)
+    emitted = _emitted(sums, moments, route_of, len(routes), unconditioned, deviation, factor)
+    return Estimates(curves, shrunk.shares, tables, emitted, seen, float(effects.hazards[0]), spread)
+
+
+def _places(contexts: Sequence[tuple[str, str]], part: int) -> dict[str, int]:
+    return {name: place for place, name in enumerate(dict.fromkeys(context[part] for context in contexts))}
+
+
+def _moments_of(counts: Counts, contexts: Sequence[tuple[str, str]], rows: dict[tuple[str, str], int]) -> list[Moments]:
+    none = Moments()
+    return [counts.moments[rows[context]] if context in rows else none for context in contexts]
+
+
+def _total(counts: Counts) -> Moments:
+    total = Moments()
+    for moments in counts.moments:
+        total.add(moments)
+    return total
+
+
+def _effective(counts: Counted, effects: DesignEffects) -> Counted:
+    return Counted(
+        np.maximum(counts.at, 0.0) / effects.hazards,
+        np.maximum(counts.accepted, 0.0) / effects.hazards,
+        np.maximum(counts.shares, 0.0) / effects.hazards[0],
+    )
+
+
+def _with_all(cells: Shrunk, everything: Counted, strength: float, fall: float) -> Shrunk:
+    """The cells, and the drafter over everything as a last row, which borrows from nothing."""
+    buckets = everything.shares.shape[1]
+    total = everything.shares.sum(axis=1)
+    shares = (everything.shares + 1.0 / buckets) / (total + 1.0)[:, None]
+    return Shrunk(
+        np.concatenate((cells.hazards, chained(everything, strength, fall))),
+        np.concatenate((cells.blocks, everything.at + 1.0)),
+        np.concatenate((cells.shares, shares)),
+        np.concatenate((cells.share_blocks, total + 1.0)),
+    )
+
+
+def _emitted(
+    sums: Floats,
+    moments: list[Moments],
+    route_of: np.ndarray[tuple[int], np.dtype[np.int64]],
+    routes: int,
+    unconditioned: Floats,
+    deviation: Floats,
+    factor: Floats,
+) -> Floats:
+    """(rows, 3, 17): tokens a cycle by block length, corrected by re-blocking, with the ends of the interval.
+
+    A cell's own re-blocked text is shrunk to 1 + S_1 + ... + S_K times the correction of its route, and that to the
+    correction over everything, and that to none.
+    """
+    cut = np.ones((len(sums), LENGTHS))
+    cut[:, 1:] += unconditioned.cumsum(axis=1)
+    tokens, blocks = sums[:, TOKENS : TOKENS + LENGTHS], sums[:, BLOCKS : BLOCKS + LENGTHS]
+    predicted = blocks * cut
+    cells = slice(0, len(sums) - 1)
+    in_route, predicted_in_route = np.zeros((routes, LENGTHS)), np.zeros((routes, LENGTHS))
+    np.add.at(in_route, route_of, tokens[cells])
+    np.add.at(predicted_in_route, route_of, predicted[cells])
+    ratio_all = np.ones(LENGTHS)
+    for length in range(1, LENGTHS):
+        # Of a length that was never re-blocked whole, the length before it tells.
+        ratio_all[length] = (in_route[:, length].sum() + _RATIO_TOKENS * ratio_all[length - 1]) / (
+            predicted_in_route[:, length].sum() + _RATIO_TOKENS
+        )
+    ratio = np.empty_like(cut)
+    ratio[cells] = ((in_route + _RATIO_TOKENS * ratio_all) / (predicted_in_route + _RATIO_TOKENS))[route_of]
+    ratio[-1] = ratio_all
+    expected = (tokens + _RATIO_BLOCKS * ratio * cut) / (blocks + _RATIO_BLOCKS)
+    # One position more is at least none and at most one token more.
+    steps = np.clip(np.diff(expected, axis=1), 0.0, 1.0)
+    expected[:, 0] = 1.0
+    expected[:, 1:] = 1.0 + steps.cumsum(axis=1)
+
+    squares = np.array([one.emitted for one in moments])
+    totals = np.array([one.emitted_sums for one in moments])
+    requests = np.array([one.cross[0, 0] for one in moments])[:, None]
+    counted_blocks = np.maximum(totals[:, 1], 1.0)
+    mean = totals[:, 0] / counted_blocks
+    spread = squares[:, 0] - 2.0 * mean * squares[:, 1] + mean * mean * squares[:, 2]
+    own = np.sqrt(np.maximum(spread, 0.0) * requests / np.maximum(requests - 1.0, 1.0)) / counted_blocks
+    # Faded blocks count in part, so what is left of them is less sure.
+    own *= np.sqrt(np.maximum(counted_blocks / np.maximum(blocks, 1.0), 1.0))
+    weight = np.where(requests > 1.0, blocks / (blocks + _RATIO_BLOCKS), 0.0)
+    borrowed = np.zeros_like(own)
+    borrowed[:, 1:] = deviation.cumsum(axis=1) * ratio[:, 1:]
+    half = factor * (weight * own + (1.0 - weight) * borrowed)
+    half[:, 0] = 0.0
+    longest = np.arange(1.0, MAX_BLOCK_LENGTH + 2.0)
+    return np.stack((expected, np.maximum(expected - half, 1.0), np.minimum(expected + half, longest)), axis=1)

@@ -1,0 +1,176 @@
+"""What is kept of a request while it lives: its blocks in order, to be re-blocked, and its sums, for their variance.
+
+Everything here is in memory only and bounded: a request that grows long is re-blocked piece by piece, and of too many
+requests the one that began first is taken as finished.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from zlib import crc32
+
+import numpy as np
+
+from policies.stats import BlockEnd, SequenceStats, ShadowStats
+from policies.types import MAX_BLOCK_LENGTH, PLAIN
+from tuner.acceptance.counts import LENGTHS, ROW, Floats
+from tuner.acceptance.reblocking import Strip, reblock
+
+_LIVE_REQUESTS = 1024
+_KEPT_CYCLES = 256
+"""Cycles of one request after which its text so far is re-blocked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What one request brought of one drafter."""
+
+    drafter: str
+    route: str
+    language: str
+    at: Floats
+    """at_1..at_16 over its blocks of every confidence."""
+    accepted: Floats
+    """ac_1..ac_16."""
+    tokens: Floats
+    """By block length 0..16, of its re-blocked text; all zeros where the drafter's proposals depend on its blocks."""
+    blocks: Floats
+
+
+class _Part:
+    """One drafter in one request."""
+
+    __slots__ = ("blocks", "language", "route", "runs", "shadows", "tokens")
+
+    def __init__(self, route: str, language: str) -> None:
+        self.route = route
+        self.language = language
+        self.runs = [0] * ROW
+        self.tokens = [0] * LENGTHS
+        self.blocks = [0] * LENGTHS
+        self.shadows: list[tuple[int, ShadowStats]] = []
+
+
+class _Live:
+    __slots__ = ("cycles", "parts")
+
+    def __init__(self) -> None:
+        self.cycles: list[tuple[int, SequenceStats]] = []
+        self.parts: dict[str, _Part] = {}
+
+
+class LiveRequests:
+    """Requests that run, by key."""
+
+    def __init__(self, finished: Callable[[Finished], None], feature_heads: frozenset[str]) -> None:
+        """
+        Args:
+            finished: takes what a request brought of each drafter.
+            feature_heads: drafters whose proposals depend on where their blocks start; they are not re-blocked.
+        """
+        self._finished = finished
+        self._feature_heads = feature_heads
+        self._live: dict[int, _Live] = {}
+
+    def add_sequence(self, cycle: int, stats: SequenceStats, place: int | None) -> None:
+        """One sequence in one cycle; `place` is where in a row of runs its block is counted, None if it is not."""
+        live = self._live.get(stats.request_key)
+        if live is None:
+            live = self._begin(stats.request_key)
+        live.cycles.append((cycle, stats))
+        if stats.drafter != PLAIN and stats.requested:
+            part = live.parts.get(stats.drafter)
+            if part is None:
+                part = live.parts[stats.drafter] = _Part(stats.context.route, stats.context.language)
+            if place is not None:
+                part.runs[place] += 1
+        if len(live.cycles) >= _KEPT_CYCLES:
+            self._reblock(stats.request_key, live)
+
+    def add_shadow(self, cycle: int, stats: ShadowStats, place: int) -> None:
+        """A shadow that was decided in a cycle, after the request's sequence of that cycle."""
+        live = self._live.get(stats.request_key)
+        if live is None:
+            live = self._begin(stats.request_key)
+        part = live.parts.get(stats.drafter)
+        if part is None:
+            part = live.parts[stats.drafter] = _Part(stats.context.route, stats.context.language)
+        part.shadows.append((cycle, stats))
+        part.runs[place] += 1
+
+    def finish(self, request_key: int) -> None:
+        """Hand over what the request brought, and drop it."""
+        live = self._live.pop(request_key, None)
+        if live is None:
+            return
+        self._reblock(request_key, live)
+        for drafter, part in live.parts.items():
+            runs = np.array(part.runs, dtype=np.float64).reshape(2, LENGTHS)
+            accepted = runs.sum(axis=0)[::-1].cumsum()[::-1][1:]
+            at = accepted + runs[0, :MAX_BLOCK_LENGTH]
+            tokens, blocks = np.array((part.tokens, part.blocks), dtype=np.float64)
+            self._finished(Finished(drafter, part.route, part.language, at, accepted, tokens, blocks))
+
+    def forget(self, drafter: str) -> None:
+        """Drop what the running requests brought of `drafter`."""
+        for live in self._live.values():
+            live.parts.pop(drafter, None)
+
+    def _begin(self, request_key: int) -> _Live:
+        if len(self._live) >= _LIVE_REQUESTS:
+            self.finish(next(iter(self._live)))
+        live = self._live[request_key] = _Live()
+        return live
+
+    def _reblock(self, request_key: int, live: _Live) -> None:
+        cycles = sorted(live.cycles, key=lambda pair: pair[0])
+        live.cycles = []
+        ends: list[int] = []
+        end = 0
+        for _, one in cycles:
+            end += one.emitted
+            ends.append(end)
+        for drafter, part in live.parts.items():
+            shadows, part.shadows = part.shadows, []
+            if drafter in self._feature_heads:
+                continue
+            strip = Strip(end)
+            _mark_blocks(strip, drafter, cycles)
+            _mark_shadows(strip, drafter, cycles, ends, sorted(shadows, key=lambda pair: pair[0]))
+            reblock(strip, request_key ^ crc32(drafter.encode()) << 32, part.tokens, part.blocks)
+
+
+def _mark_blocks(strip: Strip, drafter: str, cycles: list[tuple[int, SequenceStats]]) -> None:
+    position = 0
+    for _, one in cycles:
+        if one.drafter == drafter and one.requested and (one.verified or not one.proposed):
+            # An end says nothing of the draft behind it.
+            seen = one.accepted if one.end is BlockEnd.CENSORED else one.verified
+            strip.mark(position, one.accepted, one.requested, one.proposed, seen)
+        position += one.emitted
+
+
+def _mark_shadows(
+    strip: Strip,
+    drafter: str,
+    cycles: list[tuple[int, SequenceStats]],
+    ends: list[int],
+    shadows: list[tuple[int, ShadowStats]],
+) -> None:
+    """A shadow starts in the first cycle after the one before was decided in which its drafter had no block."""
+    index = 0
+    for decided, shadow in shadows:
+        while index < len(cycles) and cycles[index][0] <= decided and _has_block(cycles[index][1], drafter):
+            index += 1
+        start = ends[index - 1] if index else 0
+        while index < len(cycles) and cycles[index][0] < decided:
+            index += 1
+        if index == len(cycles):
+            return
+        index += 1
+        if start + shadow.matched <= ends[index - 1]:
+            seen = shadow.matched if shadow.censored else shadow.proposed
+            strip.mark(start, shadow.matched, shadow.requested, shadow.proposed, seen)
+
+
+def _has_block(one: SequenceStats, drafter: str) -> bool:
+    return one.drafter == drafter and one.requested > 0 and (one.verified > 0 or one.proposed == 0)
