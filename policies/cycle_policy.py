@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
+from math import inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,38 @@ class Outlook:
     """S_1..S_n, unconditioned on confidence: silent and short proposals count as rejected."""
     offered: tuple[float, ...]
     """``offered[j - 1]``: the share of blocks in which at least j tokens are proposed if that many are requested."""
+    tokens: tuple[float, ...] = field(init=False, repr=False, compare=False)
+    """``tokens[K]``: drafts of a block of K that are expected to be kept, K = 0..n."""
+    rows: tuple[float, ...] = field(init=False, repr=False, compare=False)
+    """``rows[K]``: drafts of a block of K that are expected to be proposed, K = 0..n."""
+
+    lengths: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    """The block lengths that are best at some price of a row, falling to 0."""
+    prices: tuple[float, ...] = field(init=False, repr=False, compare=False)
+    """Rising: from ``prices[i]`` tokens a row on, ``lengths[i + 1]`` is better than ``lengths[i]``."""
+
+    def __post_init__(self) -> None:
+        # What is kept was offered, whatever two estimates say.
+        offered = [max(pair) for pair in zip(self.offered, self.survival, strict=True)]
+        tokens = tuple(accumulate(self.survival, initial=0.0))
+        rows = tuple(accumulate(offered, initial=0.0))
+        lengths, prices = [0], [inf]
+        for length in range(1, len(tokens)):
+            if rows[length] == rows[lengths[-1]]:
+                break
+            while True:
+                last = lengths[-1]
+                price = (tokens[length] - tokens[last]) / (rows[length] - rows[last])
+                if price < prices[-1]:
+                    break
+                lengths.pop()
+                prices.pop()
+            lengths.append(length)
+            prices.append(price)
+        object.__setattr__(self, "tokens", tokens)
+        object.__setattr__(self, "rows", rows)
+        object.__setattr__(self, "lengths", tuple(reversed(lengths)))
+        object.__setattr__(self, "prices", tuple(reversed(prices[1:])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +113,7 @@ class PassCost:
     sequence_seconds: float
     kv_token_seconds: float
 
-    def seconds(self, tokens: int, load: int, kv_tokens: int) -> float:
+    def seconds(self, tokens: float, load: int, kv_tokens: int) -> float:
         """Predicted seconds of a cycle with `tokens` rows in the pass, `load` sequences, `kv_tokens` of context."""
         knots, values = self.token_knots, self.knot_seconds
         last = len(knots) - 1

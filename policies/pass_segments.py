@@ -32,3 +32,33 @@ def segments_from(cost: PassCost, rows: float, most: float, fixed_seconds: float
         low = high
         upper += 1
     return segments
+
+
+def seconds_at(segments: list[Segment], added: float) -> float:
+    """Seconds with `added` rows, which lie within the segments."""
+    for low, high, seconds, slope in segments:
+        if added <= high:
+            return seconds + slope * (added - low)
+    low, _, seconds, slope = segments[-1]
+    return seconds + slope * (added - low)
+
+
+def envelope_of(segments: list[Segment]) -> list[tuple[float, float, float]]:
+    """The pieces (low, high, slope) of the largest convex function below the cost, their slopes rising.
+
+    Where tokens rise ever more slowly with rows, what is best at some price of a second lies on it.
+    """
+    corners = [(0.0, segments[0][2])]
+    slopes: list[float] = []
+    for low, high, seconds, slope in segments:
+        if high <= low:
+            continue
+        corner = high, seconds + slope * (high - low)
+        rise = slope
+        while slopes and slopes[-1] >= rise:
+            slopes.pop()
+            corners.pop()
+            rise = (corner[1] - corners[-1][1]) / (corner[0] - corners[-1][0])
+        corners.append(corner)
+        slopes.append(rise)
+    return [(left[0], right[0], slope) for left, right, slope in zip(corners, corners[1:], slopes, strict=False)]

@@ -1,32 +1,32 @@
 """How many drafts to ask of each running sequence's drafter in one cycle, before anything is drafted. Pure.
 
-Drafting is paid for by drafter (a call, and a pass for each step of its longest proposal), verification by rows of the
-target's pass. What a block of K brings is known on average only (`Outlook`): S_j tokens and O_j rows at position j.
+Drafting is paid for by drafter: a call, and a pass for each step of its longest proposal. Verification is paid for by
+rows of the target's pass. What a block of K brings is known on average only (`Outlook`): S_j tokens and O_j rows at its
+position j.
+
+The lengths with the most tokens per second are those with the most ``tokens - rate * seconds`` at the rate that they
+reach (Dinkelbach 1967). At a given price of a row each group of equal sequences has its own best length, and each
+drafter its own best depth, whatever the others do. So the search is for the price: the slope of the target's cost where
+the rows that it brings come to lie.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from policies.cycle_policy import DraftCost, Outlook, PassCost
+from policies.cycle_policy import DraftCost, PassCost
+from policies.pass_segments import segments_from
+from policies.plan_bounds import WaitBounds
+from policies.plan_search import Choice, Drafter, Group, Search
+from policies.prospect import Prospect
+
+__all__ = ["Plan", "Prospect", "plan"]
 
 _FREE = 0.01
 """Drafting that takes less than this share of a plain cycle is not weighed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prospect:
-    """One running sequence. Every one is listed, also those that may not speculate: their number is the load."""
-
-    drafter: str
-    outlook: Outlook
-    cap: int
-    """Largest block length that may be asked for; 0 for a sequence that stays plain."""
-    forced: bool
-    """The cap is asked for and not weighed."""
-    slack_seconds: float = 0.0
-    """See `policies.allocate.Candidate`."""
-    tpot_limit: float | None = None
-    """See `policies.allocate.Candidate`."""
+_FEW = 4
+"""Up to this load every sequence is a group of its own, and the steps of the cost are looked at closely: they matter
+most where a cycle has few rows."""
+_NO_COST = DraftCost(0.0, 0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,76 +54,63 @@ def plan(
     (`policies.allocate`) allow. A drafter that costs next to nothing is asked up to the caps all the same: its
     confidence, which the allocation weighs, says more than its average. Without a `cost` only forced caps are asked.
     """
-    base = [one.cap if one.forced else 0 for one in prospects]
+    requested = [one.cap if one.forced else 0 for one in prospects]
     if cost is None or not prospects:
-        return Plan(tuple(base), 0.0)
-    plain_tokens, plain_seconds = _outcome(prospects, base, cost, draft_costs, kv_tokens)
-    best, best_rate = base, sum(plain_tokens) / plain_seconds * (1.0 + margin)
-    for lengths in (list(base), [one.cap for one in prospects]):
-        rate = 0.0
-        improved = True
-        while improved:
-            improved = False
-            for index, one in enumerate(prospects):
-                for length in range(0 if not one.forced else one.cap, one.cap + 1):
-                    trial = [*lengths[:index], length, *lengths[index + 1 :]]
-                    emitted, seconds = _outcome(prospects, trial, cost, draft_costs, kv_tokens)
-                    allowed = trial == base or all(
-                        seconds <= max_neighbour_slowdown * plain_seconds * tokens + each.slack_seconds
-                        and (
-                            each.tpot_limit is None
-                            or plain_seconds > each.tpot_limit * before
-                            or seconds <= each.tpot_limit * tokens
-                        )
-                        for each, tokens, before in zip(prospects, emitted, plain_tokens, strict=True)
-                    )
-                    if allowed and sum(emitted) / seconds > rate:
-                        rate, lengths, improved = sum(emitted) / seconds, trial, True
-        if rate > best_rate:
-            best, best_rate = lengths, rate
-    rate = best_rate if best != base else sum(plain_tokens) / plain_seconds
-    free = _free(prospects, cost, draft_costs, kv_tokens)
-    return Plan(
-        tuple(one.cap if one.drafter in free else length for one, length in zip(prospects, best, strict=True)), rate
-    )
-
-
-def _outcome(
-    prospects: Sequence[Prospect],
-    lengths: Sequence[int],
-    cost: PassCost,
-    draft_costs: Mapping[str, DraftCost],
-    kv_tokens: int,
-) -> tuple[list[float], float]:
-    """Expected tokens by sequence and expected seconds of the cycle."""
+        return Plan(tuple(requested), 0.0)
     load = len(prospects)
-    emitted = [1.0 + sum(one.outlook.survival[:length]) for one, length in zip(prospects, lengths, strict=True)]
-    rows = [sum(one.outlook.offered[:length]) for one, length in zip(prospects, lengths, strict=True)]
-    seconds = cost.seconds(load + sum(rows), load, kv_tokens)
-    for drafter, drafting in draft_costs.items():
-        asked = [index for index, one in enumerate(prospects) if one.drafter == drafter and lengths[index]]
-        steps = 0.0
-        for position in range(max((lengths[index] for index in asked), default=0)):
-            silent = 1.0
-            for index in asked:
-                offered = prospects[index].outlook.offered
-                if position < min(lengths[index], len(offered)):
-                    silent *= 1.0 - offered[position]
-            steps += 1.0 - silent
-        seconds += drafting.seconds(len(asked), steps, sum(rows[index] for index in asked))
-    return emitted, seconds
+    drafters: dict[str, Drafter] = {}
+    groups: dict[tuple[str, int, int], Group] = {}
+    plain_tokens = rows = float(load)
+    most = 0.0
+    for index, one in enumerate(prospects):
+        cap = one.cap
+        if cap <= 0:
+            continue
+        outlook = one.outlook
+        key = one.drafter, id(outlook), cap if load > _FEW else -index
+        group = groups.get(key)
+        if group is not None and not one.forced:
+            group.members.append(index)
+            most += outlook.rows[group.cap]
+            continue
+        drafter = drafters.get(one.drafter)
+        if drafter is None:
+            drafter = drafters[one.drafter] = Drafter(draft_costs.get(one.drafter, _NO_COST))
+        if one.forced:
+            expected, used = drafter.force(outlook, cap)
+            plain_tokens += expected
+            rows += used
+        else:
+            group = groups[key] = Group(outlook, cap)
+            group.members.append(index)
+            drafter.groups.append(group)
+            most += outlook.rows[group.cap]
+    weighed = [drafter for drafter in drafters.values() if drafter.groups]
+    fixed_seconds = cost.sequence_seconds * load + cost.kv_token_seconds * kv_tokens
+    fixed_seconds += sum([drafter.forced_seconds() for drafter in drafters.values()])
+    segments = segments_from(cost, rows, most, fixed_seconds)
+    plain = Choice([], plain_tokens, 0.0, segments[0][2])
+    plain_rate = plain_tokens / plain.seconds
+    if not weighed:
+        return Plan(tuple(requested), plain_rate)
 
-
-def _free(
-    prospects: Sequence[Prospect], cost: PassCost, draft_costs: Mapping[str, DraftCost], kv_tokens: int
-) -> set[str]:
-    """Drafters whose whole caps cost less than `_FREE` of a plain cycle."""
-    load = len(prospects)
-    limit = _FREE * cost.seconds(load, load, kv_tokens)
-    free = set()
-    for drafter in {one.drafter for one in prospects}:
-        caps = [one.cap for one in prospects if one.drafter == drafter and one.cap]
-        drafting = draft_costs.get(drafter)
-        if caps and (drafting is None or drafting.seconds(len(caps), max(caps), sum(caps)) <= limit):
-            free.add(drafter)
-    return free
+    search = Search(weighed, segments, plain)
+    choice, rate = search.converged(plain_rate)
+    if load <= _FEW:
+        choice = search.polished(choice)
+    in_order = [group for drafter in weighed for group in drafter.groups]
+    bounds = WaitBounds(prospects, in_order, plain, max_neighbour_slowdown * plain.seconds)
+    if not bounds.allow(choice):
+        choice = search.within(bounds, rate)
+    rate = choice.tokens / choice.seconds
+    if rate <= plain_rate * (1.0 + margin):
+        choice, rate = plain, plain_rate
+    for group, length in zip(in_order, choice.lengths, strict=False):
+        for index in group.members:
+            requested[index] = length
+    for drafter in weighed:
+        if drafter.is_free(_FREE * plain.seconds):
+            for group in drafter.groups:
+                for index in group.members:
+                    requested[index] = prospects[index].cap
+    return Plan(tuple(requested), rate)
