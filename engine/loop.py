@@ -69,7 +69,11 @@ class LoadedDrafters(Protocol):
 
 
 class EngineLoop:
-    """All state of the engine: the scheduler with its sequences, the blocks, and the cycle policy in force."""
+    """All state of the engine: the scheduler with its sequences, the blocks, and the cycle policy in force.
+
+    Attributes:
+        drafters: what decisions may name.
+    """
 
     def __init__(
         self,
@@ -84,7 +88,7 @@ class EngineLoop:
         loaded: LoadedDrafters | None = None,
     ) -> None:
         self._target = target
-        self._drafters = drafters
+        self.drafters: Mapping[str, Drafter] = drafters
         self._loaded = loaded
         self._unloaded: set[str] = set()
         """Drafters that decisions made before may still name."""
@@ -130,7 +134,7 @@ class EngineLoop:
                 self._starting.pop(request_key, None)
             case Redirect(request_key, decision):
                 sequence = self.scheduler.find(request_key) or self._starting.get(request_key)
-                if sequence is not None and decision.drafter in (PLAIN, *self._drafters):
+                if sequence is not None and decision.drafter in (PLAIN, *self.drafters):
                     sequence.decision = decision
             case SetCyclePolicy(policy):
                 self._switched = self._switched or policy.window != self._policy.window
@@ -146,27 +150,27 @@ class EngineLoop:
 
     def _change_drafters(self, serial: int, change: Callable[[LoadedDrafters], None]) -> None:
         """Load or unload, let go of what cannot be drafted any more, and answer."""
-        before = set(self._drafters)
+        before = set(self.drafters)
         problem = None if self._loaded is not None else "This engine's drafters are fixed."
         timings: tuple[DraftTiming, ...] = ()
         if self._loaded is not None:
             try:
                 change(self._loaded)
-                timings = self._loaded.time(set(self._drafters) - before)
+                timings = self._loaded.time(set(self.drafters) - before)
             except DrafterError as error:
                 problem = str(error)
             except Exception as error:  # noqa: BLE001 - logged, and told to whoever asked; serving goes on
                 log_fault("a change of the drafters", error)
                 problem = f"The drafter could not be loaded or unloaded ({type(error).__name__}); the log says where."
-        self._unloaded = (self._unloaded | before) - set(self._drafters)
+        self._unloaded = (self._unloaded | before) - set(self.drafters)
         for sequence in (*self.scheduler.sequences, *self._starting.values()):
             sequence.decision = self._possible(sequence.decision)
-            sequence.shadows = {name: shadow for name, shadow in sequence.shadows.items() if name in self._drafters}
-        resident_bytes = {name: drafter.memory_bytes for name, drafter in self._drafters.items()}
+            sequence.shadows = {name: shadow for name, shadow in sequence.shadows.items() if name in self.drafters}
+        resident_bytes = {name: drafter.memory_bytes for name, drafter in self.drafters.items()}
         self._deliver(
             DraftersAre(
                 serial,
-                drafters=(PLAIN, *self._drafters),
+                drafters=(PLAIN, *self.drafters),
                 memory_bytes=sum(resident_bytes.values()),
                 problem=problem,
                 versions=dict(self._loaded.versions) if self._loaded is not None else {},
@@ -224,8 +228,8 @@ class EngineLoop:
         for stop in submit.stops:
             if not stop or any("\ud800" <= character <= "\udfff" for character in stop):
                 return f"The stop string {stop!a} is empty or not valid Unicode; give text that can be written."
-        if submit.decision.drafter not in (PLAIN, *self._drafters):
-            known = ", ".join((PLAIN, *self._drafters))
+        if submit.decision.drafter not in (PLAIN, *self.drafters):
+            known = ", ".join((PLAIN, *self.drafters))
             return f"The decision names the drafter {submit.decision.drafter!r}; this engine has {known}."
         needed = min(length + submit.max_tokens, self._context_limit)
         if not self.scheduler.blocks.fits_ever(needed):
@@ -291,7 +295,7 @@ class EngineLoop:
 
     def _commit_first(self, sequence: RunningSequence, chosen: Chosen) -> Emission:
         _, finish = sequence.append(chosen.tokens, self._token_bytes)
-        for drafter in self._drafters.values():
+        for drafter in self.drafters.values():
             drafter.observe(sequence, chosen.tokens)
         if finish is not None:
             self._forget(sequence)
@@ -308,14 +312,14 @@ class EngineLoop:
         self._cycle += 1
         sequences = tuple(scheduler.decoding)
         due = [
-            due_shadows(sequence, length, self._drafters, self._policy)
+            due_shadows(sequence, length, self.drafters, self._policy)
             for sequence, length in zip(sequences, lengths, strict=True)
         ]
         for sequence, names in zip(sequences, due, strict=True):
             if names:
                 scheduler.stretch(sequence, MAX_BLOCK_LENGTH)
         result = run_cycle(
-            self._target, self._drafters, sequences, lengths, self._policy, self._token_bytes, due, planned.rate
+            self._target, self.drafters, sequences, lengths, self._policy, self._token_bytes, due, planned.rate
         )
         for emission in result.emissions:
             sequence = emission.sequence
@@ -338,7 +342,7 @@ class EngineLoop:
         self._release_drafts(sequence)
 
     def _release_drafts(self, sequence: RunningSequence) -> None:
-        for drafter in self._drafters.values():
+        for drafter in self.drafters.values():
             drafter.release(sequence.key)
 
     def _send(
