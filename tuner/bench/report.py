@@ -81,8 +81,9 @@ def interval_text(found: Interval) -> str:
 
 
 def interval_row(found: Interval) -> dict[str, float | None]:
-    """JSON knows no infinity: after a single pair `high` is null."""
-    return {"estimate": found.estimate, "low": found.low, "high": None if math.isinf(found.high) else found.high}
+    """JSON knows no infinity: after a single pair, or a single seed, a bound is null."""
+    low, high = (None if math.isinf(bound) else bound for bound in (found.low, found.high))
+    return {"estimate": found.estimate, "low": low, "high": high}
 
 
 def begin(console: Console, options: BenchOptions) -> None:

@@ -7,6 +7,7 @@ import typer
 
 from tuner.cli import draft, operator, service
 from tuner.cli.failures import SentenceGroup
+from tuner.cli.replay import replay
 from tuner.cli.tune import tune
 
 app = typer.Typer(
@@ -25,6 +26,7 @@ config = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The conf
 app.command(short_help="Serve a model, and tune speculation while it serves.")(service.serve)
 app.command(short_help="Serve real traffic for minutes, and show what is learned.")(service.demo)
 app.command(short_help="Measure on this machine: arms, the floor, other engines.")(service.bench)
+app.command(short_help="Run controllers over traces in which the truth is known.")(replay)
 app.command(short_help="Search settings that beat production, here or live.")(tune)
 app.command(short_help="Show what is in force.")(operator.status)
 app.command(short_help="Say why a context, or a request, is served as it is.")(operator.explain)

@@ -2,6 +2,7 @@
 when it is read."""
 
 import json
+import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -72,16 +73,18 @@ def save(trace: Trace, path: Path) -> None:
 def load(path: Path) -> Trace:
     """Read a trace. Raises TraceFileError, one sentence, for anything that `save` would not have written."""
     try:
+        if not zipfile.is_zipfile(path):
+            raise ValueError("it is no .npz file, or not a whole one")
         with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ValueError("it is a single array")
             assert file.zip is not None
             if sum(member.file_size for member in file.zip.infolist()) > MAX_BYTES:
                 raise ValueError(f"it would unpack to more than {MAX_BYTES} bytes")
             return _read(file)
     except Exception as error:
-        told = f"it lacks {error}" if isinstance(error, KeyError) else " ".join(str(error).split()) or "it ends early"
-        raise TraceFileError(f"{path} is no trace ({told}): record it again with `paceline trace record`.") from error
+        told = " ".join(str(error).strip("'\"").split()) or "it ends early"
+        raise TraceFileError(
+            f"{path} cannot be read as a trace ({told}): record it again with `paceline trace record`."
+        ) from error
 
 
 def _read(file: Any) -> Trace:

@@ -1,0 +1,78 @@
+"""Draws a comparison as a PNG: a bar of regret for each controller in each scenario, with its interval.
+
+With Pillow, since all that is drawn is bars and words: matplotlib would bring eight libraries for them.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from PIL import Image, ImageDraw, ImageFont
+
+from tuner.replay.run import ORACLE, OURS
+from tuner.replay.summary import Cell, Comparison
+
+_BAR, _GAP = 16, 4
+_LABEL, _CHART, _VALUE, _MARGIN = 190, 420, 130, 24
+_COLUMNS = 2
+_TITLE = 30
+_TEXT, _FAINT, _OURS, _OTHER, _WHITE = "#1b1b1b", "#c8c8c8", "#0b6e4f", "#8da0b6", "#ffffff"
+_LEAST_SCALE = 2.0
+"""Percent of regret that the axis shows at least."""
+_MOST = 60.0
+"""Percent at which bars end, with an arrow: a controller that is lost would hide all differences."""
+
+
+def plot(comparison: Comparison, path: Path) -> None:
+    """Write the picture. Raises OSError where the file cannot be written."""
+    panels = [(scenario, _chosen(comparison, scenario)) for scenario in comparison.scenarios]
+    if len(panels) > 1:
+        overall = [comparison.overall(controller) for controller in comparison.controllers]
+        panels.append(("mean over scenarios", _ordered([cell for cell in overall if cell is not None])))
+    panels = [panel for panel in panels if panel[1]]
+    columns = min(_COLUMNS, len(panels))
+    width = _LABEL + _CHART + _VALUE + _MARGIN
+    rows = [panels[first : first + columns] for first in range(0, len(panels), columns)]
+    heights = [_TITLE + max(len(cells) for _, cells in row) * (_BAR + _GAP) + _MARGIN for row in rows]
+    image = Image.new("RGB", (columns * width + _MARGIN, sum(heights) + _MARGIN), _WHITE)
+    draw = ImageDraw.Draw(image)
+    top = _MARGIN
+    for row, height in zip(rows, heights, strict=True):
+        for column, (title, cells) in enumerate(row):
+            _panel(draw, _MARGIN + column * width, top, title, cells)
+        top += height
+    image.save(path, format="PNG")
+
+
+def _chosen(comparison: Comparison, scenario: str) -> list[Cell]:
+    cells = [comparison.cell(scenario, controller) for controller in comparison.controllers]
+    return _ordered([cell for cell in cells if cell is not None])
+
+
+def _ordered(cells: Sequence[Cell]) -> list[Cell]:
+    """By regret, without the oracle, whose is zero; of the fixed arms the best one."""
+    fixed = sorted((cell for cell in cells if ":" in cell.controller), key=lambda cell: cell.regret.estimate)
+    others = [cell for cell in cells if ":" not in cell.controller and cell.controller != ORACLE]
+    return sorted([*others, *fixed[:1]], key=lambda cell: cell.regret.estimate)
+
+
+def _panel(draw: ImageDraw.ImageDraw, left: int, top: int, title: str, cells: Sequence[Cell]) -> None:
+    words, heading = ImageFont.load_default(13), ImageFont.load_default(16)
+    draw.text((left, top), f"{title}: time over the oracle's, percent", fill=_TEXT, font=heading)
+    scale = min(_MOST, max(_LEAST_SCALE, *(cell.regret.estimate for cell in cells)))
+    zero = left + _LABEL
+
+    def place(percent: float) -> float:
+        return zero + _CHART * min(max(percent, 0.0), scale) / scale
+
+    for index, cell in enumerate(cells):
+        y = top + _TITLE + index * (_BAR + _GAP)
+        regret = cell.regret
+        colour = _OURS if cell.controller == OURS else _OTHER
+        draw.text((left, y), cell.controller, fill=_TEXT, font=words)
+        draw.rectangle((zero, y, max(place(regret.estimate), zero + 1), y + _BAR - 1), fill=colour)
+        middle = y + _BAR // 2
+        draw.line((place(regret.low), middle, place(regret.high), middle), fill=_TEXT, width=2)
+        beyond = " >" if regret.estimate > scale else ""
+        draw.text((zero + _CHART + 8, y), f"{regret.estimate:.2f}{beyond}", fill=_TEXT, font=words)
+    bottom = top + _TITLE + len(cells) * (_BAR + _GAP)
+    draw.line((zero, top + _TITLE - 4, zero, bottom), fill=_FAINT, width=1)
