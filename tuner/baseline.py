@@ -10,15 +10,16 @@ the TPOT that plain would have had over the TPOT as served: a ratio of sums, nev
 load, not at equal arrivals: a faster engine also has fewer sequences running.
 
 Requests share cycles, and cycles next to each other are slow or fast together, so neither are independent. The
-clusters of every interval here are stretches of time: a plain window with the served window after it, or a few such
-pairs. What makes the machine slow makes it slow for both halves of a pair, and what one request does stays within a
-pair or two; so the pairs are nearly independent where cycles, requests and single windows are not. There are never
-more than `_CLUSTERS`, since joined pairs depend still less on their neighbours (batch means, Schmeiser 1982), and a
-gain is of the last `_CLUSTERS << _LONGEST` plain windows at most.
+clusters of every interval here are stretches of time: a plain window with the served cycles after it, or served cycles
+alone where windows are rare. What makes the machine slow makes it slow for both parts of a stretch, and what one
+request does is counted in one, so stretches are nearly independent where cycles, requests and single windows are not.
+Older stretches are joined, two and two, which keeps memory bounded and the joined ones still more independent (batch
+means, Schmeiser 1982); the oldest are forgotten.
 
 Requests that loop are counted and left out of every gain and total: a loop flatters n-gram drafting.
 """
 
+import bisect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,9 +33,12 @@ from tuner.snapshot import Throughput
 Era = tuple[str, str, str, bool]
 """(route, language, drafter, forced): gains of different arms are not mixed."""
 
-_CLUSTERS = 32
-_LONGEST = 2
-"""A cluster has at most ``1 << _LONGEST`` pairs of windows."""
+_STRETCH_CYCLES = 500
+"""A stretch of time ends after so many cycles, or where a plain window begins."""
+_ALIKE = 8
+"""Clusters of the same length that are kept; when there is one more, the oldest two are joined."""
+_LONGEST = 64
+"""Stretches in a cluster; of these the oldest are forgotten."""
 _ERAS = 512
 """In one cluster; those that come when it is full have no measured gain there."""
 _IN_FLIGHT = 4096
@@ -61,8 +65,11 @@ class _Part:
 
 @dataclass(slots=True)
 class _Cluster:
-    """A stretch of time."""
+    """A stretch of time, or several that followed each other."""
 
+    first: int
+    """Number of its first stretch."""
+    stretches: int = 1
     plain: dict[int, PlainSums] = field(default_factory=dict)
     """By load."""
     eras: dict[Era, dict[int, ServedSums]] = field(default_factory=dict)
@@ -70,6 +77,7 @@ class _Cluster:
     """Of all eras together."""
 
     def join(self, later: "_Cluster") -> None:
+        self.stretches += later.stretches
         for load, sums in later.plain.items():
             self.plain.setdefault(load, PlainSums()).add(sums)
         for era, served in later.eras.items():
@@ -99,11 +107,15 @@ class Baseline:
     """Folds cycles and finished requests; not thread-safe."""
 
     def __init__(self) -> None:
-        self._clusters: dict[int, _Cluster] = {}
-        """By the number of its first pair of windows, divided by the pairs in a cluster."""
-        self._length = 0
+        self._clusters: list[_Cluster] = []
+        """In order of time."""
+        self._joined = 0
+        self._plain = plain_seconds({}, 0)
+        self._stretch = 0
+        self._stretch_cycles = 0
+        self._window_id = 0
         self._in_flight: dict[int, dict[int, _Part]] = {}
-        """By request and pair of windows."""
+        """By request and stretch of time."""
         self._requests: dict[Era, int] = {}
         self._looped: dict[Era, int] = {}
         self._served_seconds: dict[int, float] = {}
@@ -121,12 +133,16 @@ class Baseline:
         if stats.load == 0 or stats.killed or stats.first_after_switch or stats.cycle_seconds <= 0.0:
             return
         load, seconds, kv_tokens, plain = stats.load, stats.cycle_seconds, stats.kv_tokens, stats.window.plain
-        # A plain window has an even number, since the first window of all is served and has number 1.
-        pair = stats.window.window_id >> 1
+        opens = plain and stats.window.window_id != self._window_id
+        self._window_id = stats.window.window_id
+        if opens or self._stretch_cycles >= _STRETCH_CYCLES:
+            self._stretch += 1
+            self._stretch_cycles = 0
+        self._stretch_cycles += 1
         if plain:
             if stats.tokens != load:
                 return
-            cluster = self._cluster(pair)
+            cluster = self._cluster(self._stretch)
             if cluster is not None:
                 cluster.plain.setdefault(load, PlainSums()).count(kv_tokens, seconds)
         share = seconds / load
@@ -137,9 +153,9 @@ class Baseline:
                 if len(self._in_flight) > _IN_FLIGHT:
                     # Their ends were lost with dropped telemetry.
                     del self._in_flight[next(iter(self._in_flight))]
-            part = parts.get(pair)
+            part = parts.get(self._stretch)
             if part is None:
-                part = parts[pair] = _Part()
+                part = parts[self._stretch] = _Part()
             emitted = sequence.emitted
             if plain:
                 part.plain_tokens += emitted
@@ -169,7 +185,7 @@ class Baseline:
         for load in self._served_seconds:
             self._served_seconds[load] *= 0.5 ** (1.0 / _LATELY_REQUESTS)
         # A request is counted whole where it mostly was: one that reached into several clusters would make them alike.
-        cluster = self._cluster(max(parts, key=lambda pair: parts[pair].served_seconds))
+        cluster = self._cluster(max(parts, key=lambda stretch: parts[stretch].served_seconds))
         for part in parts.values():
             self._count_tokens(part)
             for load, sums in part.served.items():
@@ -179,8 +195,8 @@ class Baseline:
 
     def plain_seconds(self) -> PlainSeconds:
         """Plain cycle seconds by load, over the windows that are kept; only loads measured often enough."""
-        by_cluster = {key: cluster.plain for key, cluster in self._clusters.items()}
-        return plain_seconds(by_cluster, self._length)
+        self._plain = plain_seconds({cluster.first: cluster.plain for cluster in self._clusters}, self._joined)
+        return self._plain
 
     def relative_error(self, plain: PlainSeconds) -> float | None:
         """Relative standard error of the baseline over the loads served of late; None before any was measured.
@@ -201,20 +217,23 @@ class Baseline:
 
     def gain(self, era: Era, plain: PlainSeconds) -> Gain:
         """The measured gain of a context with an arm, at equal load."""
-        if plain.length != self._length:
-            plain = self.plain_seconds()
         requests = self._requests.get(era, 0)
         speedup = None
         if requests >= _GAIN_REQUESTS:
-            own = {key: cluster.eras[era] for key, cluster in self._clusters.items() if era in cluster.eras}
-            speedup = _speedup(own, plain)
+            own = {cluster.first: cluster.eras[era] for cluster in self._clusters if era in cluster.eras}
+            speedup = _speedup(own, self._of_these_clusters(plain))
         return Gain(speedup, requests, self._looped.get(era, 0))
 
     def engine_gain(self, plain: PlainSeconds) -> Interval | None:
         """The measured gain of all that is served, at equal load; None while too little was measured."""
-        if plain.length != self._length:
-            plain = self.plain_seconds()
-        return _speedup({key: cluster.everything for key, cluster in self._clusters.items()}, plain)
+        own = {cluster.first: cluster.everything for cluster in self._clusters}
+        return _speedup(own, self._of_these_clusters(plain))
+
+    def _of_these_clusters(self, plain: PlainSeconds) -> PlainSeconds:
+        """`plain`, or what is measured now if clusters were joined since it was made."""
+        if plain.joined == self._joined:
+            return plain
+        return self._plain if self._plain.joined == self._joined else self.plain_seconds()
 
     def _count_tokens(self, part: _Part) -> None:
         total = self._throughput
@@ -225,27 +244,28 @@ class Baseline:
             total.plain_seconds + part.plain_seconds,
         )
 
-    def _cluster(self, pair: int) -> _Cluster | None:
-        """The cluster of a pair of windows; None if it is so old that it was dropped."""
-        key = pair >> self._length
-        cluster = self._clusters.get(key)
-        if cluster is None:
-            if self._clusters and len(self._clusters) >= _CLUSTERS:
-                if key < min(self._clusters):
-                    return None
-                if self._length < _LONGEST:
-                    self._join_pairs()
-                    return self._cluster(pair)
-                del self._clusters[min(self._clusters)]
-            cluster = self._clusters[key] = _Cluster()
-        return cluster
+    def _cluster(self, stretch: int) -> _Cluster | None:
+        """The cluster of a stretch of time; None if it was forgotten."""
+        if not self._clusters or stretch >= self._clusters[-1].first + self._clusters[-1].stretches:
+            self._clusters.append(_Cluster(stretch))
+            self._join()
+        place = bisect.bisect_right(self._clusters, stretch, key=lambda cluster: cluster.first) - 1
+        return self._clusters[place] if place >= 0 else None
 
-    def _join_pairs(self) -> None:
-        self._length += 1
-        joined: dict[int, _Cluster] = {}
-        for key in sorted(self._clusters):
-            joined.setdefault(key >> 1, _Cluster()).join(self._clusters[key])
-        self._clusters = joined
+    def _join(self) -> None:
+        """Clusters get longer towards the past, like the digits of a number that counts the stretches."""
+        length = 1
+        while True:
+            alike = [place for place, cluster in enumerate(self._clusters) if cluster.stretches == length]
+            if len(alike) <= _ALIKE:
+                return
+            self._joined += 1
+            if length == _LONGEST:
+                del self._clusters[alike[0]]
+                return
+            later = self._clusters.pop(alike[1])
+            self._clusters[alike[0]].join(later)
+            length *= 2
 
 
 def _speedup(own: Mapping[int, Mapping[int, ServedSums]], plain: PlainSeconds) -> Interval | None:

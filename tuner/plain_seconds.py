@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tuner.jackknife import student_t
 from tuner.snapshot import BaselineCell
 
 _CELL_CYCLES = 8
@@ -81,8 +82,8 @@ class PlainSeconds:
     """The line without each of the clusters."""
     weights: Mapping[int, Mapping[int, float]]
     """By cluster and load: its share of the plain cycles at that load."""
-    length: int
-    """Of the clusters, as a power of 2, when this was made."""
+    joined: int
+    """How often clusters had been joined when this was made."""
 
     def freedom(self, shares: Mapping[int, float]) -> float:
         """Degrees of freedom of the error of a mean over loads with `shares`."""
@@ -100,7 +101,7 @@ class PlainSeconds:
         return self.line.kv_token_seconds
 
 
-def plain_seconds(by_cluster: Mapping[int, Mapping[int, PlainSums]], length: int) -> PlainSeconds:
+def plain_seconds(by_cluster: Mapping[int, Mapping[int, PlainSums]], joined: int) -> PlainSeconds:
     """From the cycles by cluster and load; only loads measured often enough."""
     totals: dict[int, PlainSums] = {}
     met: dict[int, int] = {}
@@ -125,7 +126,7 @@ def plain_seconds(by_cluster: Mapping[int, Mapping[int, PlainSums]], length: int
             weights[key] = {load: sums.cycles / measured[load].cycles for load, sums in mine.items()}
     errors = _relative_errors(by_cluster, means, mean_kv, line.kv_token_seconds)
     cells = {load: BaselineCell(load, round(sums.cycles), means[load], errors[load]) for load, sums in measured.items()}
-    return PlainSeconds(cells, mean_kv, line, without, weights, length)
+    return PlainSeconds(cells, mean_kv, line, without, weights, joined)
 
 
 def _relative_errors(
@@ -137,7 +138,7 @@ def _relative_errors(
     """Standard errors of the means with windows as clusters, as shares of the means.
 
     The variance of one window's mean is pooled over loads, since a load seen in few windows has no estimate of
-    its own that could be trusted.
+    its own that could be trusted. While there are few windows in all, the errors are wider, as Student's t is.
     """
     squares = 0.0
     clusters = 0
@@ -155,7 +156,7 @@ def _relative_errors(
         return {}
     # A window of n cycles has a mean with variance between v / n (independent cycles) and v (all alike).
     # `squares` estimates n times that variance, averaged over windows, which is right for windows of like length.
-    variance = squares / freedom
+    variance = squares / freedom * (student_t(freedom) / student_t(math.inf)) ** 2
     return {load: math.sqrt(variance / sum(counts)) for load, counts in weights.items()}
 
 
