@@ -1,0 +1,120 @@
+"""What a block length would have emitted, exactly: a trace's own requests cut into blocks of every length.
+
+Truncating long blocks is biased where acceptance comes in bursts (research notes, 5.3): a long block starts more often
+right after a rejection. So each length K is walked by itself, from a request's first token to its last.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.types import MAX_BLOCK_LENGTH
+from tuner.replay.trace import Trace
+
+LENGTHS = MAX_BLOCK_LENGTH + 1
+"""Block lengths 0..16."""
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTables:
+    """Blocks of groups of requests. D drafters in the trace's order, C groups; length 0 is plain for every drafter."""
+
+    tokens: Floats
+    """(C,): tokens that the group's requests emit."""
+    blocks: Floats
+    """(C, D, 17): blocks, thus cycles, that they take with each drafter and block length."""
+    proposed: Floats
+    """(C, D, 17, 17): how many of those blocks propose 0..16 drafts."""
+
+    @property
+    def emitted(self) -> Floats:
+        """(C, D, 17): tokens a block; 1 for a group without requests."""
+        with np.errstate(invalid="ignore"):
+            return np.where(self.blocks > 0, self.tokens[:, None, None] / self.blocks, 1.0)
+
+    @property
+    def chances(self) -> Floats:
+        """(C, D, 17, 17): the chance of proposing 0..16 drafts; surely 0 for a group without requests."""
+        nothing = np.zeros(LENGTHS)
+        nothing[0] = 1.0
+        with np.errstate(invalid="ignore"):
+            return np.where(self.blocks[..., None] > 0, self.proposed / self.blocks[..., None], nothing)
+
+
+class Reblocked:
+    """A trace's requests, cut into blocks of every drafter and length."""
+
+    def __init__(self, trace: Trace) -> None:
+        requests = trace.requests
+        self._lengths: Ints = np.array([one.output_tokens for one in requests], dtype=np.int64)
+        ends = np.cumsum(self._lengths)
+        self._firsts = ends - self._lengths
+        self._owner: Ints = np.repeat(np.arange(len(requests)), self._lengths)
+        self._left: Ints = ends[self._owner] - np.arange(len(self._owner))
+        self._offered: list[Ints] = []
+        self._kept: list[Ints] = []
+        self._confidence: list[Ints] = []
+        self._starts: list[list[Ints]] = []
+        for drafter in trace.drafters:
+            drafts = [one.drafts[drafter] for one in requests]
+            self._offered.append(_flat([draft.offered for draft in drafts]))
+            self._kept.append(_flat([draft.kept for draft in drafts]))
+            self._confidence.append(_flat([draft.confidence for draft in drafts]))
+            self._starts.append(self._walk(self._kept[-1]))
+
+    def tables(self, group_of: Ints, groups: int) -> BlockTables:
+        """Blocks by group, for `group_of` each request."""
+        group = group_of[self._owner]
+        tokens = np.bincount(group, minlength=groups).astype(np.float64)
+        shape = (groups, len(self._offered), LENGTHS)
+        blocks = np.empty(shape)
+        proposed = np.zeros((*shape, LENGTHS))
+        blocks[:, :, 0] = tokens[:, None]
+        proposed[:, :, 0, 0] = tokens[:, None]
+        for drafter, offered in enumerate(self._offered):
+            room = np.minimum(offered, self._left - 1)
+            for length, starts in enumerate(self._starts[drafter], start=1):
+                counts = np.bincount(
+                    group[starts] * LENGTHS + np.minimum(room[starts], length), minlength=groups * LENGTHS
+                ).reshape(groups, LENGTHS)
+                proposed[:, drafter, length] = counts
+                blocks[:, drafter, length] = counts.sum(axis=1)
+        return BlockTables(tokens, blocks, proposed)
+
+    def survival(self, drafter: int, group_of: Ints, groups: int, buckets: int) -> Floats:
+        """(groups, buckets, 16): S_1..S_16 of a drafter by confidence bucket, over the blocks of all lengths; where a
+        group never saw a bucket, the bucket's over all groups. For a block that proposes less than j, S_j is 0."""
+        starts = np.concatenate(self._starts[drafter])
+        cell = group_of[self._owner[starts]] * buckets + self._confidence[drafter][starts]
+        # A draft that has no room before the end of the request is as good as any other, but will never be proposed.
+        counts = np.bincount(cell * LENGTHS + self._kept[drafter][starts], minlength=groups * buckets * LENGTHS)
+        counts = counts.reshape(groups, buckets, LENGTHS)
+        reached = counts[..., ::-1].cumsum(axis=-1)[..., ::-1].astype(np.float64)
+        seen, pooled = reached[..., :1], reached.sum(axis=0)
+        pooled_seen = np.maximum(pooled[..., :1], 1.0)
+        return np.where(seen > 0, reached[..., 1:] / np.maximum(seen, 1.0), pooled[..., 1:] / pooled_seen)
+
+    def _walk(self, kept: Ints) -> list[Ints]:
+        """For block lengths 1..16, the positions at which a block starts."""
+        positions = len(kept)
+        lengths = np.arange(1, LENGTHS)[:, None]
+        emitted = np.minimum(np.minimum(kept, lengths) + 1, self._left)
+        there = np.arange(positions) + emitted
+        # A block that ends its request has no successor.
+        following = np.where(emitted == self._left, -1, there + (lengths - 1) * positions).ravel()
+        starts = np.zeros(MAX_BLOCK_LENGTH * positions, dtype=np.bool_)
+        at = (self._firsts + (lengths - 1) * positions).ravel()
+        while len(at):
+            starts[at] = True
+            at = following[at]
+            at = at[at >= 0]
+        return [np.flatnonzero(row) for row in starts.reshape(MAX_BLOCK_LENGTH, positions)]
+
+
+def _flat(parts: list[bytes]) -> Ints:
+    return np.frombuffer(b"".join(parts), dtype=np.uint8).astype(np.int64)
