@@ -30,7 +30,8 @@ class AuditEntry:
     """Unix seconds."""
     actor: str
     action: str
-    """``pin``, ``unpin``, ``kill``, ``unkill``, ``load``, ``unload`` or ``policy``."""
+    """``pin``, ``unpin``, ``kill``, ``unkill``, ``load``, ``unload``, ``policy``, ``tune-start``, ``tune-stop``,
+    ``tune-adopt`` or ``tune-revert``."""
     route: str
     language: str
     reason: str

@@ -20,16 +20,18 @@ from policies.decision_id import describe
 from policies.languages import LANGUAGES
 from policies.quoting import clipped, shown
 from policies.records import AuditEntry
+from policies.store import StoreError
 from policies.types import OTHER_ROUTE, KillSwitch, Pin
 from tuner.api import views
-from tuner.api.bodies import DrafterBody, KillSwitchBody, PinBody, ReasonText, printable
+from tuner.api.bodies import DrafterBody, KillSwitchBody, PinBody, ReasonText, TuningBody, printable
 from tuner.api.drafters import DrafterConflictError, DrafterControl
 from tuner.api.durations import parse_duration
 from tuner.api.problems import ProblemError, install
 from tuner.metrics import CONTENT_TYPE
 from tuner.recorder import Recorder
-from tuner.settings import RouteSettings, Settings
+from tuner.settings import RouteSettings, Settings, SettingsError
 from tuner.steering import Steering
+from tuner.tune.live import LiveStatus, LiveTuning
 
 EVERY = "*"
 Route = Annotated[str, Path(max_length=64)]
@@ -58,6 +60,7 @@ def create_admin_app(
     settings: Settings,
     clock: Callable[[], float] = time.time,
     control: DrafterControl | None = None,
+    tuning: LiveTuning | None = None,
 ) -> FastAPI:
     """The application for the admin port.
 
@@ -69,10 +72,11 @@ def create_admin_app(
         settings: routes, modes and the admin token.
         clock: Unix seconds.
         control: loads and unloads drafters; without it they are as they are.
+        tuning: the live study; without it there is none to start.
     """
     app = FastAPI(title="Paceline admin", docs_url=None, redoc_url=None, openapi_url="/api/v1/openapi.json")
     install(app)
-    api = _Api(steering, recorder, readiness, settings, clock, control)
+    api = _Api(steering, recorder, readiness, settings, clock, control, tuning)
     app.include_router(api.router())
 
     @app.get("/livez", summary="Whether the process answers")
@@ -127,8 +131,10 @@ class _Api:
         settings: Settings,
         clock: Callable[[], float],
         control: DrafterControl | None,
+        tuning: LiveTuning | None,
     ) -> None:
         self._control = control
+        self._tuning = tuning
         self._steering = steering
         self._recorder = recorder
         self._readiness = readiness
@@ -151,6 +157,9 @@ class _Api:
         router.add_api_route("/drafters", self.drafters, methods=["GET"])
         router.add_api_route("/drafters", self.load_drafter, methods=["POST"])
         router.add_api_route("/drafters/{name}", self.unload_drafter, methods=["DELETE"])
+        router.add_api_route("/tuning", self.tuning, methods=["GET"])
+        router.add_api_route("/tuning", self.start_tuning, methods=["POST"])
+        router.add_api_route("/tuning", self.stop_tuning, methods=["DELETE"])
         router.add_api_route("/decisions/{decision_id}", self.decision, methods=["GET"])
         return router
 
@@ -278,6 +287,34 @@ class _Api:
             await change(self._control)
         except DrafterConflictError as error:
             raise ProblemError(HTTPStatus.CONFLICT, str(error)) from error
+
+    def tuning(self) -> LiveStatus:
+        """The live study: what is tried, what it was worth so far, and what was adopted."""
+        return self._live().status
+
+    def start_tuning(self, body: TuningBody, actor: Actor = "unknown") -> LiveStatus:
+        """Begin the live study, or go on with it: what it adopted before is in force again."""
+        live = self._live()
+        try:
+            started = live.start(actor, body.reason)
+        except (StoreError, SettingsError) as error:
+            raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
+        if not started:
+            raise ProblemError(HTTPStatus.CONFLICT, "The live study runs already; DELETE ends it.")
+        return live.status
+
+    def stop_tuning(
+        self, reason: Annotated[ReasonText, Query()], revert: bool = False, actor: Actor = "unknown"
+    ) -> LiveStatus:
+        """End the live study within a cycle; what it adopted stays, unless it is to be taken back."""
+        live = self._live()
+        live.stop(actor, reason, revert=revert)
+        return live.status
+
+    def _live(self) -> LiveTuning:
+        if self._tuning is None:
+            raise ProblemError(HTTPStatus.CONFLICT, "This server has no live study.")
+        return self._tuning
 
     def _audit(self, action: str, drafter: str, actor: str, reason: str) -> None:
         entry = AuditEntry(self._clock(), actor, action, EVERY, EVERY, reason, {"drafter": drafter})

@@ -74,6 +74,12 @@ class DrafterBody(_Body):
     reason: ReasonText
 
 
+class TuningBody(_Body):
+    """``POST /api/v1/tuning``."""
+
+    reason: ReasonText
+
+
 class KillSwitchBody(_Body):
     """``POST /api/v1/kill-switch``."""
 

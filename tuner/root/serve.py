@@ -78,7 +78,13 @@ async def running_service(settings: Settings, console: Console, switchback: bool
             options_of_server = server_options(settings, client.info, url_of(admin_socket))
             data_app = create_app(client, tokenizer, service.decisions, queue, options_of_server)
             admin_app = create_admin_app(
-                controller, recorder, service.render_metrics, lambda: client.alive, settings, control=service
+                controller,
+                recorder,
+                service.render_metrics,
+                lambda: client.alive,
+                settings,
+                control=service,
+                tuning=service.tuning,
             )
             admin_app.add_middleware(ReadLimits)
             service.start_learning()

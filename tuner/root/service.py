@@ -10,11 +10,13 @@ from typing import Any
 
 from engine.process import DrafterRefusedError, EngineClient, EngineGoneError
 from policies import Context, Decision, DecisionSource, EngineStatus, RequestFeatures
+from policies.store import StoreError
 from tuner.api.drafters import DrafterConflictError
 from tuner.controller import Controller
 from tuner.metrics import Gauges, Metrics
-from tuner.recorder import Recorder
-from tuner.settings import Settings
+from tuner.recorder import TUNER, Recorder
+from tuner.root.tuning import live_tuning
+from tuner.settings import Settings, SettingsError
 from tuner.telemetry import Consumer, TelemetryQueue
 
 log = logging.getLogger(__name__)
@@ -56,7 +58,8 @@ class Service:
         self.admin_url = ""
         self._queue = queue
         self._metrics = Metrics(settings.routes, client.info)
-        self._consumers: tuple[Consumer, ...] = (controller, self._metrics, recorder)
+        self.tuning = live_tuning(settings, lambda: client.info, controller, recorder.record_audit)
+        self._consumers: tuple[Consumer, ...] = (controller, self._metrics, recorder, self.tuning)
         self._folding = threading.Lock()
         self._tick_seconds = settings.tuner.tick_seconds
         self._stop_ticking = threading.Event()
@@ -82,6 +85,11 @@ class Service:
     def start_learning(self) -> None:
         """Start the tuner's thread and the recorder's."""
         self.recorder.start()
+        if self._settings.tune.live:
+            try:
+                self.tuning.start(TUNER, "the setting tune.live")
+            except (StoreError, SettingsError) as error:
+                log.warning("serving starts without the live study: %s", error)
         self._ticker.start()
 
     def stop_learning(self) -> None:
@@ -145,6 +153,7 @@ class Service:
     def _tick(self) -> None:
         self._fold()
         changed = self.controller.tick()
+        self.tuning.tick()
         for policy in changed:
             self.recorder.record_policy(policy)
         self._metrics.count_policy_changes(changed)

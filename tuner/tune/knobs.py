@@ -74,6 +74,16 @@ class Point:
         knobs = {**self.knobs, scope: replace(base, **changed)}
         return Point(knobs, values.get("margin", self.margin))
 
+    def with_own(self, routes: Iterable[str]) -> "Point":
+        """The same point, in which each of `routes` has knobs of its own, so that what `*` gets is not theirs."""
+        everywhere = self.knobs.get(EVERYWHERE, Knobs())
+        return Point({**{route: everywhere for route in routes}, **self.knobs}, self.margin)
+
+    def values(self, scope: str, names: Iterable[str]) -> dict[str, float]:
+        """What it says of each of `names`, which are knobs of a running engine."""
+        of_scope = self.knobs.get(scope) or self.knobs[EVERYWHERE]
+        return {name: self.margin if name == "margin" else getattr(of_scope, name) for name in names}
+
 
 def production_point(settings: Settings) -> Point:
     """What the configuration says: complete, so that no knob is left to what the engine was started with."""
@@ -125,16 +135,10 @@ def left_out(space: Iterable[Knob]) -> tuple[str, ...]:
 
 def production_values(settings: Settings, scope: str, space: Iterable[Knob]) -> dict[str, float]:
     """What the configuration says of each knob of a study."""
-    point = production_point(settings)
-    of_scope = point.knobs.get(scope) or point.knobs[EVERYWHERE]
-    values: dict[str, float] = {}
-    for knob in space:
-        if knob.name == "margin":
-            values[knob.name] = point.margin
-        elif knob.name == "max_block_length":
-            values[knob.name] = settings.engine.max_block_length
-        else:
-            values[knob.name] = getattr(of_scope, knob.name)
+    names = [knob.name for knob in space]
+    values = production_point(settings).values(scope, [name for name in names if name != "max_block_length"])
+    if "max_block_length" in names:
+        values["max_block_length"] = settings.engine.max_block_length
     return values
 
 

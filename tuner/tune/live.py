@@ -18,6 +18,7 @@ from policies.stats import CycleStats, RequestStats
 from policies.types import Interval
 from tuner.recorder import TUNER
 from tuner.tune.knobs import EVERYWHERE, Point, Values
+from tuner.tune.stop import should_stop
 from tuner.tune.windows import Comparison, Windows
 
 _log = logging.getLogger(__name__)
@@ -109,6 +110,7 @@ class LiveTuning:
         options: LiveOptions,
         clock: Callable[[], float],
         monotonic: Callable[[], float],
+        kept_apart: tuple[str, ...] = (),
     ) -> None:
         """
         Args:
@@ -119,11 +121,12 @@ class LiveTuning:
             audit: takes what was changed and why.
             clock: Unix seconds.
             monotonic: seconds, for windows.
+            kept_apart: routes on which nothing may be tried.
         """
         self._steered, self._open_study, self._cost, self._guard = steered, open_study, cost, guard
         self._audit, self._options, self._clock, self._monotonic = audit, options, clock, monotonic
         self._lock = threading.Lock()
-        self._configured = steered.production
+        self._configured = steered.production.with_own(kept_apart)
         self._studies: list[LiveStudy] = []
         """Each against the production that the one before adopted."""
         self._adopted: dict[str, float] = {}
@@ -285,8 +288,6 @@ class LiveTuning:
 
     def _next(self) -> None:
         """Take the next candidate, unless the study is over."""
-        from tuner.tune.stop import should_stop
-
         study = self._studies[-1]
         self._candidate, self._first, self._comparison = None, None, Comparison()
         ratios = [trial.ratio for trial in study.trials if not trial.is_production]

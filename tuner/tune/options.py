@@ -1,7 +1,5 @@
 """What `paceline tune` is asked to search, and how its studies are named."""
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +9,7 @@ from tuner.settings import Settings
 from tuner.tune.knobs import EVERYWHERE, Ground, Knob, production_values
 from tuner.tune.search import SearchOptions
 from tuner.tune.storage import default_storage
-from tuner.tune.study import SamplerName
+from tuner.tune.study import SamplerName, named
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +42,4 @@ class TuneOptions:
         """The name of a scope's study."""
         if self.study is not None:
             return f"{self.study}/{scope}"
-        bounds = [[knob.name, knob.low, knob.high] for knob in space]
-        basis = json.dumps([bounds, production_values(settings, scope, space), identity], sort_keys=True)
-        return f"{self.ground.value}/{scope}/{hashlib.sha256(basis.encode()).hexdigest()[:8]}"
+        return named(self.ground.value, scope, space, production_values(settings, scope, space), identity)

@@ -1,5 +1,7 @@
 """A study: what was proposed and what came of it, in Optuna's storage, so that it can be taken up again."""
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -168,6 +170,13 @@ class Study:
             else FloatDistribution(knob.low, knob.high)
             for knob in self._space
         }
+
+
+def named(ground: str, scope: str, space: Sequence[Knob], production: Values, identity: Mapping[str, Any]) -> str:
+    """A name that follows from all that the trials depend on: whoever asks for the same goes on with the same study."""
+    bounds = [[knob.name, knob.low, knob.high] for knob in space]
+    basis = json.dumps([bounds, dict(production), dict(identity)], sort_keys=True)
+    return f"{ground}/{scope}/{hashlib.sha256(basis.encode()).hexdigest()[:8]}"
 
 
 def _pairs_of(number: int) -> str:
