@@ -1,7 +1,6 @@
 """``paceline tune``: the slow loop, offline here or live in a running server."""
 
 import shlex
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,6 +31,8 @@ OFFLINE = (
     "tokens",
     "trace",
 )
+MACHINE = ("config", "model", "storage", "out", "trace")
+"""Options of which files and databases are the values."""
 LIVE = ("start", "stop", "revert", "reason", "server", "token", "output")
 
 
@@ -118,7 +119,18 @@ def tune(
             tokens=tokens,
             trace=trace,
         )
-        raise typer.Exit(run_tune(settings, options, run_console(), shlex.join(["paceline", *sys.argv[1:]])))
+        raise typer.Exit(run_tune(settings, options, run_console(), _command(ctx)))
+
+
+def _command(ctx: typer.Context) -> str:
+    """The command line that searches the same, without what belongs to this machine."""
+    parts = ["paceline", "tune"]
+    for parameter in ctx.command.params:
+        name = str(parameter.name)
+        source = ctx.get_parameter_source(name)
+        if name in OFFLINE and name not in MACHINE and source is not None and source.name == "COMMANDLINE":
+            parts += [parameter.opts[0], str(ctx.params[name])]
+    return shlex.join(parts)
 
 
 def _scopes(routes: str | None, configured: list[str]) -> list[str]:

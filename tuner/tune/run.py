@@ -11,6 +11,7 @@ from tuner.machine import describe_machine, source_commit
 from tuner.settings import Settings
 from tuner.tune.knobs import Ground
 from tuner.tune.on_engine import tune_on_engine
+from tuner.tune.on_replay import tune_on_replay
 from tuner.tune.options import TuneOptions
 from tuner.tune.report import NOTHING_BETTER, as_yaml, recommended
 
@@ -30,7 +31,7 @@ def run_tune(settings: Settings, options: TuneOptions, console: Console, command
     if options.ground is Ground.ENGINE:
         found = asyncio.run(tune_on_engine(on_free_ports(settings), options, console))
     else:
-        raise NotImplementedError
+        found = asyncio.run(tune_on_replay(settings, options, console))
     if not recommended(found):
         return NOTHING_BETTER
     text = as_yaml(found, f"{command}\n{today}; {machine}")

@@ -1,0 +1,88 @@
+"""``paceline tune --on replay`` over a trace that was made here, from the command line to the file."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from policies.cycle_policy import DraftCost, PassCost
+from tuner.cli import app
+from tuner.replay.trace import Costs, DraftTrace, Trace, TracedRequest
+from tuner.replay.trace_file import save
+from tuner.settings_loader import load_settings
+
+TOKENS = 40
+
+
+def drafted(source: Random) -> DraftTrace:
+    """16 drafts everywhere, of which about 12 are kept."""
+    kept = bytes(min(16, TOKENS - at - 1, max(0, round(source.gauss(12.0, 2.0)))) for at in range(TOKENS))
+    return DraftTrace(bytes([16] * TOKENS), kept, bytes([3] * TOKENS))
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    source = Random(1)
+    requests = tuple(TracedRequest("chat", "en", 60, TOKENS, {"ngram": drafted(source)}) for _ in range(60))
+    costs = Costs(PassCost((1, 8, 272), (0.0135, 0.0170, 0.1850), 0.0005, 2e-7), {"ngram": DraftCost(0, 0, 0, 0)})
+    made = Trace(("ngram",), requests, (1,) * 60, costs, 4, confidence_buckets={"ngram": 5})
+    save(made, tmp_path / "trace.npz")
+    return tmp_path / "trace.npz"
+
+
+def tune(tmp_path: Path, trace: Path, *arguments: str) -> Result:
+    storage = f"sqlite:///{tmp_path}/tune.db"
+    options = ["--on", "replay", "--trace", str(trace), "--storage", storage, "--trials", "14", "--patience", "7"]
+    return CliRunner().invoke(app, ["tune", *options, *arguments], catch_exceptions=False)
+
+
+def test_a_longer_block_beats_a_production_that_is_cut_short_and_its_file_loads(
+    tmp_path: Path, trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACELINE_ENGINE__MAX_BLOCK_LENGTH", "2")
+    out = tmp_path / "tuned.yaml"
+    result = tune(tmp_path, trace, "--out", str(out))
+    assert result.exit_code == 0, result.output
+    assert "left out, since they cannot be told here or nothing reads them: ngram_min_match" in result.stdout
+    assert "trial 0: 1.000 of production, noise 0.000: production" in result.stdout
+    assert "it beats production" in result.stdout
+    text = out.read_text(encoding="utf-8")
+    assert text in result.stdout
+    assert str(tmp_path) not in text, "no path of this machine"
+    values = yaml.safe_load(text)
+    assert set(values) <= {"engine", "tuner"}
+    assert values["engine"]["max_block_length"] > 4
+    monkeypatch.delenv("PACELINE_ENGINE__MAX_BLOCK_LENGTH")
+    loaded = load_settings(out)
+    assert loaded.settings.engine.max_block_length == values["engine"]["max_block_length"]
+    assert loaded.origins["engine.max_block_length"] == str(out)
+
+
+def test_where_nothing_is_better_it_ends_with_3_and_writes_nothing(
+    tmp_path: Path, trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACELINE_ENGINE__MAX_BLOCK_LENGTH", "12")
+    monkeypatch.setenv("PACELINE_TUNER__MARGIN", "0.0")
+    out = tmp_path / "tuned.yaml"
+    result = tune(tmp_path, trace, "--out", str(out))
+    assert result.exit_code == 3, result.output
+    assert not out.exists()
+    again = tune(tmp_path, trace)
+    assert again.exit_code == 3
+    assert "goes on after" in again.stdout
+    assert "\ntrial " not in again.stdout, "nothing is measured twice"
+
+
+def test_routes_are_refused_since_a_trace_tells_nothing_of_their_knobs(tmp_path: Path, trace: Path) -> None:
+    result = tune(tmp_path, trace, "--routes", "chat")
+    assert result.exit_code == 2
+    assert "leave out --routes, or use --on engine" in result.stderr
+
+
+def test_a_file_that_is_no_trace_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "no.npz").write_text("nothing")
+    result = tune(tmp_path, tmp_path / "no.npz")
+    assert result.exit_code == 2
+    assert len(result.stderr.strip().splitlines()) == 1
