@@ -124,6 +124,8 @@ class RequestStats:
     verify_seconds: float
     looped: bool
     """The same 8 tokens came three times in a row: a loop flatters n-gram drafting."""
+    valid: bool | None = None
+    """Whether an output that came to its end has the form that was asked of it; None where nobody could say."""
 
     @property
     def tpot_seconds(self) -> float | None:

@@ -99,7 +99,7 @@ class Preparation:
                     grammar=asked.grammar,
                 )
                 detected = steering.language is None
-                jobs.append(Job(submit, of_prompt, asked.received_at, detected, asked.tools, grammar_field))
+                jobs.append(Job(submit, of_prompt, asked.received_at, detected, asked.tools, grammar_field, structured))
         return Prepared(tuple(jobs), sum(len(prompt) for prompt in prompts), decision, steering.debug)
 
     def _check_prompts(self, asked: Asked) -> None:

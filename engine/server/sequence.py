@@ -14,6 +14,7 @@ from engine.server.detokenize import TextStream
 from engine.server.errors import ApiError, unavailable
 from engine.server.logprobs import LogprobReader, TokenNames
 from engine.server.resolve import Resolver
+from engine.server.structured import StructuredOutput
 from engine.server.tool_calls import ToolCall, ToolCallStream
 from engine.server.tools import Tools
 from policies.protocols import TelemetrySink
@@ -65,6 +66,8 @@ class Job:
     """Whose calls are looked for in the output."""
     grammar_field: str | None = None
     """Where the request asks for the grammar of `submit`."""
+    structured: StructuredOutput | None = None
+    """The form of the output, where the client gave one."""
 
 
 @dataclass(slots=True)
@@ -80,6 +83,8 @@ class _Progress:
     last_at: float = 0.0
     opening: str | None = ""
     """The text so far, until the output's language has been resolved."""
+    written: str = ""
+    """All of the text, where it has a form that is looked at in the end."""
 
 
 class _Reader:
@@ -173,6 +178,8 @@ class SequenceRunner:
             written += reader.text.finish()
             if finished.reason not in (FinishReason.STOP, FinishReason.LENGTH):
                 raise unavailable("The engine has ended this request before its time; send it again later.")
+        if job.structured is not None:
+            progress.written += written
         delta = reader.delta(message, written)
         if progress.tokens == 1 and job.submit.sampling.choice == 0:
             delta = replace(delta, cached_tokens=message.reused_tokens)
@@ -214,11 +221,19 @@ class SequenceRunner:
             draft_seconds=finished.draft_seconds if finished else 0.0,
             verify_seconds=finished.verify_seconds if finished else 0.0,
             looped=finished.looped if finished else False,
+            valid=_valid(job, progress),
         )
         try:
             self._sink.record_request(stats)
         except Exception:  # noqa: BLE001 - telemetry never fails a request; the log says what it lost
             _log.exception("the telemetry sink failed; one request is not counted")
+
+
+def _valid(job: Job, progress: _Progress) -> bool | None:
+    """Of an output that ended by itself: what a limit or a stop of the client's cut off has no form."""
+    if job.structured is None or progress.finish is not FinishReason.STOP or job.submit.stops:
+        return None
+    return job.structured.holds(progress.written)
 
 
 def _singly(message: Tokens) -> Iterator[Tokens]:

@@ -1,5 +1,6 @@
 """What a request asks of the form of its output: response_format, structured_outputs and guided_*, as one grammar."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -36,6 +37,21 @@ class StructuredOutput:
     """A schema, a pattern, a list of strings, or the text of a grammar."""
     field: str
     """Where the request says so."""
+
+    def holds(self, text: str) -> bool | None:
+        """Whether a whole output has this form, as far as can be told without the grammar that made it: JSON is JSON,
+        and a choice is one of those given. None for the other forms."""
+        match self.form:
+            case Form.JSON_OBJECT | Form.JSON_SCHEMA:
+                try:
+                    json.loads(text)
+                except ValueError:
+                    return False
+                return True
+            case Form.CHOICE:
+                return text in self.value
+            case Form.REGEX | Form.GRAMMAR:
+                return None
 
     def grammar(self) -> str:
         """As `engine.messages.Submit` takes it. Takes milliseconds, and more for a large schema. Raises `ApiError`."""

@@ -164,6 +164,35 @@ def test_a_form_reaches_the_engine_as_a_grammar_and_counts_as_structured(fields:
         assert sink.requests[-1].features.structured
 
 
+@pytest.mark.parametrize(
+    ("fields", "said", "valid"),
+    [
+        ({"guided_json": {"type": "object"}}, '{"a": 1}', True),
+        ({"guided_json": {"type": "object"}}, '{"a": 1', False),
+        ({"response_format": {"type": "json_object"}}, "{}{}", False),
+        ({"guided_choice": ["red", "green"]}, "red", True),
+        ({"guided_choice": ["red", "green"]}, "redd", False),
+        ({"guided_regex": "[a-f]+"}, "abc", None),
+        ({"guided_json": {"type": "object"}, "stop": "1"}, '{"a": 1}', None),
+        ({}, "abc", None),
+    ],
+)
+def test_an_output_is_looked_at_for_the_form_that_was_asked_of_it(
+    fields: dict[str, Any], said: str, valid: bool | None
+) -> None:
+    sink = ListSink()
+    reply = send(ScriptedEngine(says(said[:2], said[2:])), CHAT, chat_body(**fields), sink=sink)
+    assert reply.status == 200
+    assert [stats.valid for stats in sink.requests] == [valid]
+
+
+def test_nothing_is_said_of_the_form_of_an_output_that_a_limit_cut_off() -> None:
+    sink = ListSink()
+    body = chat_body(guided_json={"type": "object"}, max_tokens=4)
+    assert send(ScriptedEngine(says('{"a": 1}', end=False)), CHAT, body, sink=sink).status == 200
+    assert [stats.valid for stats in sink.requests] == [None]
+
+
 def test_a_prompt_token_beyond_the_models_vocabulary_is_a_400_for_that_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ByteTokenizer, "encode", lambda self, text: [VOCABULARY])
     engine = ScriptedEngine(says("x"))
