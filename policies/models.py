@@ -95,6 +95,8 @@ class DecisionRow(Base):
     forced: Mapped[bool]
     reason: Mapped[str]
     policy_version: Mapped[int]
+    propensity: Mapped[float]
+    """1 for decisions stored before this column was."""
     created_at: Mapped[float]
     finish: Mapped[str]
     output_tokens: Mapped[int]

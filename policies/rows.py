@@ -104,7 +104,7 @@ class RowWriter:
         decision = sampled.decision
         known = select(DecisionRow.decision_id).where(DecisionRow.decision_id == decision.decision_id)
         if self._session.scalar(known) is None:
-            values = flat(sampled, "decision") | flat(decision, "context", "reason", "shadows", "propensity")
+            values = flat(sampled, "decision") | flat(decision, "context", "reason", "shadows")
             context_id = self._context_id(decision.context)
             self._insert(DecisionRow, values | {"context_id": context_id, "reason": decision.reason.value})
 
@@ -182,7 +182,7 @@ def audit_entries(rows: Iterable[AuditRow]) -> list[AuditEntry]:
 
 def decision_of(row: DecisionRow) -> SampledDecision:
     """The value of a row."""
-    named = _named(row, Decision, "context", "reason", "shadows", "propensity")
+    named = _named(row, Decision, "context", "reason", "shadows")
     return SampledDecision(
         decision=Decision(**named, context=context_of(row.context), reason=Reason(row.reason)),
         **_named(row, SampledDecision, "decision"),

@@ -55,7 +55,7 @@ def audit_entry(action: str = "pin") -> AuditEntry:
 
 
 def decision(decision_id: str = "7.ngram-8.LEARNED.1", reason: Reason = Reason.LEARNED) -> Decision:
-    return Decision(decision_id, CONTEXT, "ngram", 8, False, reason, 7)
+    return Decision(decision_id, CONTEXT, "ngram", 8, False, reason, 7, propensity=0.25)
 
 
 def sampled_decision(decision_id: str = "7.ngram-8.LEARNED.1") -> SampledDecision:

@@ -9,7 +9,7 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import create_engine, inspect
+from sqlalchemy import create_engine, inspect, text
 from sqlalchemy.pool import NullPool
 
 from policies.models import Base
@@ -54,6 +54,31 @@ def test_every_migration_goes_down_and_up_again(store: Store, database: Path) ->
     assert store.upgrade()
     store.write([samples.policy(1)])
     assert store.load_state(samples.MODEL).policies == (samples.policy(1),)
+
+
+def test_decisions_of_a_database_without_propensities_are_kept_and_count_as_certain(
+    store: Store, database: Path
+) -> None:
+    engine = create_engine(f"sqlite:///{quote(str(database))}", poolclass=NullPool)
+    config = alembic_config()
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        connection.execute(text("INSERT INTO contexts VALUES (1, 'm', 'chat', 'en')"))
+        connection.execute(
+            text(
+                "INSERT INTO decisions VALUES ('old', 1, 'ngram', 8, 0, 'LEARNED', 7, 100.0, 'stop', 48, 60, 50, 40, "
+                "0.05, 0.01)"
+            )
+        )
+    assert not store.upgrade()
+    old = store.decision("old")
+    assert old is not None
+    assert (old.decision.drafter, old.decision.propensity) == ("ngram", 1.0)
+    store.write([samples.sampled_decision("new")])
+    new = store.decision("new")
+    assert new is not None
+    assert new.decision.propensity == 0.25
 
 
 def test_a_newer_schema_is_refused_in_one_sentence_and_not_a_byte_is_written(store: Store, database: Path) -> None:
