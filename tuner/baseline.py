@@ -21,11 +21,11 @@ Requests that loop are counted and left out of every gain and total: a loop flat
 
 import bisect
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from policies.stats import CycleStats, RequestStats
-from policies.types import Interval
+from policies.types import PLAIN, Interval
 from tuner.jackknife import freedom, ratio_interval, variance, welch
 from tuner.plain_seconds import ROUNDING, PlainSeconds, PlainSums, ServedSums, plain_seconds
 from tuner.snapshot import Throughput
@@ -43,6 +43,8 @@ _ERAS = 512
 """In one cluster; those that come when it is full have no measured gain there."""
 _IN_FLIGHT = 4096
 _GAIN_REQUESTS = 4
+_RECENT = 12
+"""Clusters with plain windows that make up the latest time."""
 _UNMEASURED_ERROR = 0.2
 _LATELY_REQUESTS = 200
 """A finished request's seconds count half, as to which loads are served, after this many later ones."""
@@ -111,6 +113,8 @@ class Baseline:
         """In order of time."""
         self._joined = 0
         self._plain = plain_seconds({}, 0)
+        self._lately = (0, 0, 0), self._plain
+        """Plain from a stretch on until another, for routes whose gain is asked for the same time."""
         self._stretch = 0
         self._stretch_cycles = 0
         self._window_id = 0
@@ -170,18 +174,22 @@ class Baseline:
                 sums.weighted_kv += emitted * kv_tokens
                 sums.seconds += seconds
 
-    def fold_request(self, stats: RequestStats) -> None:
-        """Move a finished request to its context, unless it looped."""
+    def fold_request(self, stats: RequestStats) -> float | None:
+        """Move a finished request to its context, unless it looped.
+
+        Returns what plain would have taken for its tokens, at the loads and contexts that it met, over what they took;
+        None where that is not known.
+        """
         parts = self._in_flight.pop(stats.request_key, None)
         context = stats.decision.context
         era = (context.route, context.language, stats.decision.drafter, stats.decision.forced)
         if stats.looped:
             self.looped += 1
             _count(self._looped, era)
-            return
+            return None
         _count(self._requests, era)
         if parts is None:
-            return
+            return None
         for load in self._served_seconds:
             self._served_seconds[load] *= 0.5 ** (1.0 / _LATELY_REQUESTS)
         # A request is counted whole where it mostly was: one that reached into several clusters would make them alike.
@@ -192,6 +200,7 @@ class Baseline:
                 self._served_seconds[load] = self._served_seconds.get(load, 0.0) + sums.seconds
             if cluster is not None and part.served:
                 cluster.add(era, part.served)
+        return self._speedup_of(parts.values())
 
     def plain_seconds(self) -> PlainSeconds:
         """Plain cycle seconds by load, over the windows that are kept; only loads measured often enough."""
@@ -228,6 +237,46 @@ class Baseline:
         """The measured gain of all that is served, at equal load; None while too little was measured."""
         own = {cluster.first: cluster.everything for cluster in self._clusters}
         return _speedup(own, self._of_these_clusters(plain))
+
+    @property
+    def stretch(self) -> int:
+        """The number of the stretch of time that goes on now."""
+        return self._stretch
+
+    def route_gain(self, route: str, since: int | None = None) -> Interval | None:
+        """The measured gain of what was learned for a route, since a stretch of time, or of late: since so long that
+        plain was measured in enough stretches. Plain is measured in the same ones, for a machine may have changed.
+        """
+        newest: list[_Cluster] = []
+        plain = 0
+        for cluster in reversed(self._clusters):
+            if cluster.first < (since or 0) or (since is None and plain >= _RECENT):
+                break
+            plain += bool(cluster.plain)
+            newest.append(cluster)
+        own: dict[int, dict[int, ServedSums]] = {}
+        for cluster in newest:
+            for (name, _, drafter, forced), served in cluster.eras.items():
+                if name == route and drafter != PLAIN and not forced:
+                    _add(own.setdefault(cluster.first, {}), served)
+        if not own:
+            return None
+        period = newest[-1].first, self._stretch, self._joined
+        if period != self._lately[0]:
+            measured = plain_seconds({cluster.first: cluster.plain for cluster in newest}, self._joined)
+            self._lately = period, measured
+        return _speedup(own, self._lately[1])
+
+    def _speedup_of(self, parts: Iterable[_Part]) -> float | None:
+        line = self._plain.line
+        above = below = 0.0
+        for part in parts:
+            for load, sums in part.served.items():
+                if load not in line.at_no_kv:
+                    return None
+                above += line.total(load, sums)
+                below += sums.seconds
+        return above / below if below > 0.0 else None
 
     def _of_these_clusters(self, plain: PlainSeconds) -> PlainSeconds:
         """`plain`, or what is measured now if clusters were joined since it was made."""

@@ -35,6 +35,7 @@ from policies.types import (
 )
 from tuner.baseline import Baseline, Era
 from tuner.decider import Decider, RouteModes
+from tuner.guardrails import GuardrailOptions, Guardrails, GuardrailState
 from tuner.guides import Guides
 from tuner.known_contexts import Key, KnownContexts
 from tuner.learning import ANYWHERE, FoundChange, Learning
@@ -82,6 +83,7 @@ class ControllerOptions:
     """The share by which a window of 500 requests may be slower than plain."""
     tpot_limits: Mapping[str, float] = field(default_factory=dict)
     """Seconds per output token that the objective of a route allows."""
+    guardrails: GuardrailOptions = field(default_factory=GuardrailOptions)
     switchback: SwitchbackOptions = field(default_factory=SwitchbackOptions)
     seed: int = 0
 
@@ -124,6 +126,8 @@ class Controller:
         self._published = Published()
         self._changes: list[FoundChange] = []
         self._changes_found: dict[str, int] = {}
+        self._guardrails = Guardrails(options.guardrails)
+        self._tripped: list[GuardrailState] = []
         self._baseline = Baseline()
         self._baseline_error: float | None = None
         self._plain = self._baseline.plain_seconds()
@@ -179,7 +183,8 @@ class Controller:
             self._learning.acceptance.finish(stats.request_key)
             self._safeguard.finish()
             self._guides.finish(key, stats.output_tokens)
-            self._baseline.fold_request(stats)
+            speedup = self._baseline.fold_request(stats)
+            self._guardrails.fold_request(stats, speedup, self._monotonic())
             self._requests[key] = self._requests.get(key, 0) + 1
 
     def tick(self) -> list[Policy]:
@@ -199,6 +204,8 @@ class Controller:
             if learned:
                 self._recomputed_at = now
                 self._learn(now)
+                gain, stretch = self._baseline.route_gain, self._baseline.stretch
+                self._tripped.extend(self._guardrails.judge(gain, stretch, now, self._clock()))
             if expired or learned:
                 changed = {(change.route, change.language) for change in found}
                 for key in self._contexts.keys:
@@ -215,6 +222,17 @@ class Controller:
         with self._lock:
             found, self._changes = self._changes, []
             return found
+
+    def fold_memory(self, free_share: float | None) -> None:
+        """A reading of the share of the memory that the system still gives; None where it does not tell."""
+        with self._lock:
+            self._guardrails.fold_memory(free_share)
+
+    def take_moved_guardrails(self) -> list[GuardrailState]:
+        """The checks that tripped, tried again or came to rest since the last call, for the audit."""
+        with self._lock:
+            moved, self._tripped = self._tripped, []
+            return moved
 
     def set_pin(self, pin: Pin) -> None:
         """Put a pin in force, at once; it replaces the one of the same route and language.
@@ -404,6 +422,11 @@ class Controller:
         if self._trial is not None and not window.plain:
             window, point = replace(window, trial=self._trial[0]), self._trial[1]
         survivals, outlooks = self._curves_of_requests()
+        # A pin is stronger than a guardrail, so beside a pin only what is weighed stops, for want of its curves.
+        pinned = {pin.route for pin in self._orders.pins if pin.block_length}
+        held = frozenset(
+            route for route in self._guardrails.shut if route not in pinned and not (route == ANY and pinned)
+        )
         defaults = {
             name: self._published.of(name, ANYWHERE, by[ANYWHERE]) for name, by in self._learning.curves.items()
         }
@@ -411,7 +434,7 @@ class Controller:
             defaults = dict.fromkeys(defaults, (NOTHING, NO_OUTLOOK))
         return CyclePolicy(
             version=version,
-            kill=self._orders.killed_everywhere,
+            kill=self._orders.killed_everywhere or ANY in held,
             window=window,
             survivals=survivals,
             default_survivals={name: survival for name, (survival, _) in defaults.items()},
@@ -420,7 +443,7 @@ class Controller:
             margin=point.margin,
             knobs=point.knobs,
             max_neighbour_slowdown=self._options.max_neighbour_slowdown,
-            killed_routes=self._orders.killed_routes,
+            killed_routes=self._orders.killed_routes | held,
             outlooks=outlooks,
             default_outlooks={name: outlook for name, (_, outlook) in defaults.items()},
             tpot_limits=self._options.tpot_limits,
@@ -432,6 +455,9 @@ class Controller:
         survivals: dict[tuple[str, str, str], Survival] = {}
         outlooks: dict[tuple[str, str, str], Outlook] = {}
         shut = barred(self._contexts.keys, self._orders, self._clock())
+        if self._guardrails.shut:
+            held = self._guardrails.shut
+            shut |= {key for key in self._contexts.keys if ANY in held or key[0] in held}
         for drafter, *rest in sorted((*self._named, *((name, *key) for name in self._learning.curves for key in shut))):
             key: Key = (rest[0], rest[1])
             curve = self._learning.curves.get(drafter, {}).get(key)
@@ -461,6 +487,9 @@ class Controller:
             default_guide=default_guide,
             safety=self._safeguard.state,
             changes_found=dict(self._changes_found),
+            engine_gain=self._baseline.engine_gain(self._plain),
+            guards=self._guardrails.guards,
+            guardrails=self._guardrails.states,
         )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from policies.decision_id import DecisionFields, encode
 from policies.ladder import Resolution, Situation, kill_for, pin_for, resolve
 from policies.types import PLAIN, Arm, Context, Decision, Mode, PolicyState, Reason, RequestFeatures
+from tuner.guardrails import Guard, guard_of
 from tuner.known_contexts import Key
 from tuner.shadowing import drawn
 from tuner.snapshot import Guide, PolicySnapshot
@@ -27,6 +28,10 @@ WATCHED = frozenset(
     )
 )
 """Requests beside which shadows may run: not those of clients who opted out, and nothing under a kill switch."""
+
+
+_ABOVE_CHANCE = (Reason.KILL_SWITCH, Reason.PINNED, Reason.ERROR)
+"""Nothing was drawn where one of these decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +76,16 @@ class Decider:
         shadows: tuple[str, ...] = ()
         try:
             guide = snapshot.guides.get(key, snapshot.default_guide)
-            resolution = resolve(self._situation(snapshot, context, key, guide, features, load, now))
+            guard = guard_of(snapshot.guards, context.route)
+            resolution = resolve(self._situation(snapshot, context, key, guide, guard, features, load, now))
+            propensity = self._propensity(context.route, resolution.reason, guard)
             watched = resolution.reason in WATCHED and self._routes.mode(context.route) is not Mode.OFF
             if guide.shadows and watched and not snapshot.cycle_policy.hold:
                 shadows = drawn(guide.shadows, resolution.drafter, self._random.random())
         except Exception:  # noqa: BLE001  a fault of the tuner must not fail a request; it is counted and logged
             self.faults += 1
             _log.exception("a decision failed, plain serves; route %s, language %s", context.route, context.language)
-            resolution = Resolution(PLAIN, 0, False, Reason.ERROR, 0)
+            resolution, propensity = Resolution(PLAIN, 0, False, Reason.ERROR, 0), 1.0
         fields = DecisionFields(
             policy_version=resolution.policy_version,
             drafter=resolution.drafter,
@@ -97,6 +104,7 @@ class Decider:
             reason=resolution.reason,
             policy_version=resolution.policy_version,
             shadows=shadows,
+            propensity=propensity,
         )
 
     def _situation(
@@ -105,6 +113,7 @@ class Decider:
         context: Context,
         key: Key,
         guide: Guide,
+        guard: Guard | None,
         features: RequestFeatures,
         load: int,
         now: float,
@@ -118,6 +127,7 @@ class Decider:
         return Situation(
             killed=kill_for(snapshot.kill_switches, context.route, now) is not None,
             pin=pin_for(snapshot.pins, context.route, context.language, now),
+            guardrail=guard.reason if guard is not None and self._random.random() >= guard.tried_share else None,
             opt_out=features.opt_out,
             mode=mode,
             canary=mode is Mode.CANARY and self._random.random() < self._routes.canary_share,
@@ -129,6 +139,20 @@ class Decider:
             route_default=self._routes.route_defaults.get(context.route),
             engine_default=self._routes.engine_default,
         )
+
+    def _propensity(self, route: str, reason: Reason, guard: Guard | None) -> float:
+        """The chance of what was decided, where a guardrail lets some requests try or the route is in mode canary."""
+        chance = 1.0
+        if reason in _ABOVE_CHANCE:
+            return chance
+        if guard is not None and guard.tried_share:
+            if reason is guard.reason:
+                return 1.0 - guard.tried_share
+            chance = guard.tried_share
+        if self._routes.mode(route) is Mode.CANARY and reason is not Reason.CLIENT_OPT_OUT:
+            share = self._routes.canary_share
+            chance *= 1.0 - share if reason in (Reason.ROUTE_DEFAULT, Reason.ENGINE_DEFAULT) else share
+        return chance
 
 
 def _instead(guide: Guide, drafter: str, features: RequestFeatures) -> str | None:

@@ -145,7 +145,8 @@ class Guard:
     """Share of requests that speculate nevertheless."""
 
 
-Gains = Callable[[str, float | None], Interval | None]
+Gains = Callable[[str, int | None], Interval | None]
+"""As `tuner.baseline.Baseline.route_gain`."""
 
 
 class _Outcomes:
@@ -178,6 +179,8 @@ class _Watch:
         self._first_cooldown = self._cooldown = cooldown
         self.since = 0.0
         """When its standing last changed, on the monotonic clock."""
+        self.since_stretch = 0
+        """The first whole stretch of time after that."""
 
     def add(self, stats: RequestStats, bad: bool, now: float) -> None:
         """Count a request that has ended."""
@@ -302,11 +305,12 @@ class Guardrails:
         share = None if free_share is None else Interval(free_share, free_share, free_share)
         self._memory.state = replace(self._memory.state, verdict=verdict, share=share)
 
-    def judge(self, gain: Gains, now: float, unix: float) -> list[GuardrailState]:
-        """The checks whose standing changed; `gain` is asked for the measured gain of a route since a moment.
+    def judge(self, gain: Gains, stretch: int, now: float, unix: float) -> list[GuardrailState]:
+        """The checks whose standing changed.
 
         Args:
-            gain: of a route since a moment on the monotonic clock, or of late; None while it is unknown.
+            gain: the measured gain of a route since a stretch of time, or of late; None while it is unknown.
+            stretch: the stretch of time that goes on now.
             now: the monotonic clock.
             unix: Unix seconds, for people.
         """
@@ -317,6 +321,7 @@ class Guardrails:
             for check, watch in watches.items():
                 verdict = self._gain(route, watch, gain, now) if check is Check.GAIN else watch.shares(now)
                 if watch.move(verdict, now, unix):
+                    watch.since_stretch = stretch + 1
                     moved.append(watch.state)
         if self._memory.move(self._memory.state.verdict, now, unix):
             moved.append(self._memory.state)
@@ -326,7 +331,9 @@ class Guardrails:
 
     def _gain(self, route: str, watch: _Watch, gain: Gains, now: float) -> Verdict:
         requests = watch.speculating.count(now)[1]
-        measured = gain(route, watch.since if watch.state.standing is Standing.TRYING else None) if requests else None
+        measured = (
+            gain(route, watch.since_stretch if watch.state.standing is Standing.TRYING else None) if requests else None
+        )
         bar = watch.state.bar
         if not requests:
             verdict = Verdict.NO_TRAFFIC

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from policies.cycle_policy import CyclePolicy
-from policies.types import PLAIN, KillSwitch, Pin, Policy
+from policies.types import PLAIN, Interval, KillSwitch, Pin, Policy
+from tuner.guardrails import Guard, GuardrailState
 from tuner.safety import SafetyState
 
 __all__ = ["BaselineCell", "KillSwitch", "PolicySnapshot", "Throughput"]
@@ -83,3 +84,8 @@ class PolicySnapshot:
     safety: SafetyState = field(default_factory=SafetyState)
     changes_found: Mapping[str, int] = field(default_factory=dict)
     """How often acceptance, cost or a version was found to have changed, since the start, by kind."""
+    engine_gain: Interval | None = None
+    """What all that is served takes in plain, over what it takes, at equal load; None while unknown."""
+    guards: Mapping[str, Guard] = field(default_factory=dict)
+    """What holds a route, by route; ``*`` holds all."""
+    guardrails: tuple[GuardrailState, ...] = ()
