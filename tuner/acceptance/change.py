@@ -48,8 +48,9 @@ class ChangeTest:
 
     __slots__ = ("_blocks", "_kept", "_pieces")
 
-    def __init__(self) -> None:
-        self._pieces: list[tuple[int, int]] = []
+    def __init__(self, blocks: int = 0, kept: int = 0) -> None:
+        """`blocks` that were seen before, in no known order, of which `kept` had their first draft kept."""
+        self._pieces: list[tuple[int, int]] = [(blocks, kept)] if blocks else []
         """(blocks, kept), oldest first."""
         self._blocks = 0
         self._kept = 0

@@ -229,6 +229,14 @@ class Cell:
         self._values = self.revision, totals
         return totals
 
+    def _first_drafts(self) -> tuple[int, int]:
+        """(blocks, first drafts kept) of all records, without regard to age."""
+        counts = np.zeros(SIZE, dtype=np.int64)
+        for record in self.records.values():
+            counts += np.frombuffer(record, dtype=np.int32)
+        runs = counts[RUNS:TOKENS].reshape(BUCKETS, 2, LENGTHS)
+        return int(counts[:BUCKETS].sum()), int(runs[1:, :, 1:].sum())
+
     def summed_moments(self) -> Moments:
         if len(self.moments) == 1:
             return next(iter(self.moments.values()))
@@ -275,6 +283,7 @@ class Cell:
             moments.emitted = _sums(emitted, moments.emitted.shape)
             moments.emitted_sums = _sums(sums, moments.emitted_sums.shape)
         cell._raise(floor)
+        cell.change = ChangeTest(*cell._first_drafts())
         # What was counted after the state was saved may be with others already: it goes on in a new epoch.
         cell.epoch += 1
         return cell

@@ -23,6 +23,8 @@ _PRIOR_TERMS = 16.0
 _START = 0.5
 """The first hazard of a drafter of which nothing is known; it is worth two blocks."""
 _START_BLOCKS = 2.0
+_CHAIN_BLOCKS = 5.0
+"""What a position is worth to the next one in a cell without relatives."""
 HEAD_FALL = 0.5
 """What a feature head's position is worth over the one before it, while nothing is known of it anywhere."""
 
@@ -92,9 +94,11 @@ def shrink(cells: Counted, margins: Margins, spread: Spread, strength: float, fa
     relatives = _joined(by_route, by_language, everything)
     around = 1.0 / spread.margins - 1.0
     unsure = 1.0 / (around + margins.route.at) + 1.0 / (around + margins.language.at)
+    unsure += 1.0 / (_START_BLOCKS + margins.everything.at)
     worth = np.maximum(1.0 / (spread.cells + unsure) - 1.0, 1e-12)
     # Where relatives never came to a position, the cell's own position before it says more.
     trust = margins.everything.at / (margins.everything.at + strength)
+    worth[..., 1:] = np.maximum(worth, (1.0 - trust) * min(strength, _CHAIN_BLOCKS))[..., 1:]
 
     hazards = np.empty_like(cells.at)
     before = relatives[..., 0]
@@ -123,7 +127,7 @@ def _shares_of_relatives(margins: Margins, spread: Spread) -> tuple[Floats, Floa
     by_language = (around * mean + language) / (around + in_language)[..., None]
     shares = by_route * by_language / mean
     shares /= shares.sum(axis=-1, keepdims=True)
-    unsure = 1.0 / (around + in_route) + 1.0 / (around + in_language)
+    unsure = 1.0 / (around + in_route) + 1.0 / (around + in_language) + 1.0 / (1.0 + everything.sum(axis=-1))
     return np.maximum(1.0 / (spread.cells + unsure) - 1.0, 1e-12), shares
 
 

@@ -6,11 +6,11 @@ notes, 0.6: by 4 to 12 % in a two-state chain). For a drafter whose proposals de
 not depend on the drafting, so acceptance is a 0/1 sequence over its positions, of which blocks show most: a kept draft
 is a 1, a rejected one a 0. The sequence can be cut into blocks of any length (5.3).
 
-A position has two values: whether a block that *starts* here keeps its first draft, and whether one that *runs* on
-through here keeps this one. They differ where a proposal ended early: the run is over, a new block might do well. The
-bonus position of a full block is not seen. What is missing is drawn from the two-state chain that the rest of the
-request shows, given its neighbours; the draw is a function of the request's key and the position, so that it is the
-same in any order of telemetry.
+The bonus position of a full block is not seen, nor the one behind a proposal that was kept whole but fell short. It is
+drawn from the two-state chain that the rest of the request shows, given its neighbours; a block that starts there may
+also be silent, as often as blocks are that follow a full one. The draw is a function of the request's key and the
+position, so that it is the same in any order of telemetry. A proposal that fell short stops blocks that start where it
+did or earlier; one that starts later is taken to go on.
 """
 
 from collections.abc import Sequence
@@ -23,27 +23,41 @@ _PRIOR = 2.0
 
 
 class Strip:
-    """The 0/1 sequences of one drafter over the positions of one request."""
+    """The 0/1 sequence of one drafter over the positions of one request. Blocks are marked in their order."""
 
-    __slots__ = ("runs", "starts")
+    __slots__ = ("_after_full", "_followers", "_silent_followers", "shorts", "values")
 
     def __init__(self, positions: int) -> None:
-        self.starts = [UNSEEN] * positions
-        self.runs = [UNSEEN] * positions
+        self.values = [UNSEEN] * positions
+        self.shorts: dict[int, int] = {}
+        """Where a proposal started that was kept whole but fell short, and how many drafts it had."""
+        self._after_full = -1
+        self._followers = 0
+        self._silent_followers = 0
 
     def mark(self, position: int, kept: int, requested: int, proposed: int, seen: int) -> None:
         """A block that starts at `position`: of `proposed` drafts, where `requested` were asked, `seen` were looked at
         and `kept` were kept."""
-        starts, runs = self.starts, self.runs
-        end = min(position + kept, len(starts))
+        values = self.values
+        if position == self._after_full:
+            self._followers += 1
+            self._silent_followers += proposed == 0
+        end = position + kept
+        if end >= len(values):
+            end = len(values)
+        elif kept < seen or proposed == 0:
+            values[end] = 0
+        else:
+            self._after_full = end + 1
+            if kept == proposed < requested:
+                self.shorts[position] = kept
         for place in range(position, end):
-            starts[place] = runs[place] = 1
-        if position + kept >= len(starts):
-            return
-        if kept < seen or proposed == 0:
-            starts[end] = runs[end] = 0
-        elif kept == proposed < requested:
-            runs[end] = 0
+            values[place] = 1
+
+    @property
+    def proposing(self) -> float:
+        """The share of blocks that propose anything, of those that follow a full one."""
+        return 1.0 - self._silent_followers / (self._followers + 1.0)
 
 
 def reblock(strip: Strip, seed: int, tokens: list[int], blocks: list[int]) -> None:
@@ -52,26 +66,26 @@ def reblock(strip: Strip, seed: int, tokens: list[int], blocks: list[int]) -> No
     Only blocks are counted whose whole length lies in the sequence: which ones do is known before they are tried, so
     the end of the text takes nothing away from long ones. A gap of two or more unseen positions ends a sequence.
     """
-    starts, runs = strip.starts, strip.runs
-    stays, comes = _chain(starts)
+    values = strip.values
+    stays, comes = _chain(values)
     first = 0
-    size = len(starts)
+    size = len(values)
     while first < size:
-        while first < size and starts[first] == UNSEEN:
+        while first < size and values[first] == UNSEEN:
             first += 1
         end = first
-        while end < size and (starts[end] != UNSEEN or (end + 1 < size and starts[end + 1] != UNSEEN)):
+        while end < size and (values[end] != UNSEEN or (end + 1 < size and values[end + 1] != UNSEEN)):
             end += 1
         if end - first > 1:
-            _cut(_lengths(starts, runs, first, end, stays, comes, seed), tokens, blocks)
+            _cut(_lengths(strip, first, end, stays, comes, seed), tokens, blocks)
         first = end + 1
 
 
-def _chain(starts: Sequence[int]) -> tuple[float, float]:
+def _chain(values: Sequence[int]) -> tuple[float, float]:
     """The probability of a 1 after a 1, and after a 0."""
     ones = zeros = after_one = after_zero = 0
     before = UNSEEN
-    for value in starts:
+    for value in values:
         if value >= 0:
             if before == 1:
                 ones += 1
@@ -84,24 +98,27 @@ def _chain(starts: Sequence[int]) -> tuple[float, float]:
     return (after_one + _PRIOR * mean) / (ones + _PRIOR), (after_zero + _PRIOR * mean) / (zeros + _PRIOR)
 
 
-def _lengths(
-    starts: Sequence[int], runs: Sequence[int], first: int, end: int, stays: float, comes: float, seed: int
-) -> list[int]:
+def _lengths(strip: Strip, first: int, end: int, stays: float, comes: float, seed: int) -> list[int]:
     """For each position, the drafts that a block of unlimited length which starts there keeps within the sequence."""
+    values, shorts, proposing = strip.values, strip.shorts, strip.proposing
     lengths = [0] * (end - first)
     run = 0
     for place in range(end - 1, first - 1, -1):
-        start = starts[place]
-        if start == UNSEEN:
-            chance = stays if place == first or starts[place - 1] else comes
+        value = values[place]
+        if value == UNSEEN:
+            chance = stays if values[place - 1] else comes
             if place + 1 < end:
-                following = starts[place + 1]
+                following = values[place + 1]
                 here = chance * (stays if following else 1.0 - stays)
                 chance = here / (here + (1.0 - chance) * (comes if following else 1.0 - comes))
-            start = int(_uniform(seed, place) < chance)
-        lengths[place - first] = run + 1 if start else 0
-        through = start if runs[place] == UNSEEN else runs[place]
-        run = run + 1 if through else 0
+            draw = _uniform(seed, place)
+            run = run + 1 if draw < chance else 0
+            lengths[place - first] = run if draw < chance * proposing else 0
+            continue
+        run = run + 1 if value else 0
+        if place in shorts and run > shorts[place]:
+            run = shorts[place]
+        lengths[place - first] = run
     return lengths
 
 

@@ -71,6 +71,9 @@ class LiveRequests:
         self._feature_heads = feature_heads
         self._live: dict[int, _Live] = {}
 
+    def __len__(self) -> int:
+        return len(self._live)
+
     def add_sequence(self, cycle: int, stats: SequenceStats, place: int | None) -> None:
         """One sequence in one cycle; `place` is where in a row of runs its block is counted, None if it is not."""
         live = self._live.get(stats.request_key)

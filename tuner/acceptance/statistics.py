@@ -150,6 +150,11 @@ class Acceptance:
         found, self._alarms = tuple(self._alarms), []
         return found
 
+    @property
+    def live_requests(self) -> int:
+        """Requests of which something is kept in memory."""
+        return len(self._requests)
+
     def design_effect(self, drafter: str) -> float:
         """Variance of the share of first drafts kept over that of independent blocks, as of the last `curves`."""
         made = self._made.get(drafter)

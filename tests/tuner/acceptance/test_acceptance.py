@@ -6,17 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.stats import BlockEnd, ShadowStats
-from policies.types import MAX_BLOCK_LENGTH, Context
-from tests.tuner.simulated_engine import cycle, sequence
+from policies.stats import BlockEnd, SequenceStats, ShadowStats
+from policies.types import MAX_BLOCK_LENGTH
+from tests.tuner.acceptance.text import CHAT, cycle, sequence
 from tuner.acceptance import Acceptance, Curve, product_limit
 
-CHAT = Context("m", "chat", "en")
 KEY = ("chat", "en")
 
 
-def fold(acceptance: Acceptance, *sequences: object, shadows: tuple[ShadowStats, ...] = ()) -> None:
-    acceptance.fold(cycle(load=1, tokens=1, kv_tokens=1, seconds=0.01, sequences=sequences, shadows=shadows))  # type: ignore[arg-type]
+def fold(acceptance: Acceptance, *sequences: SequenceStats, shadows: tuple[ShadowStats, ...] = ()) -> None:
+    acceptance.fold(cycle(0, sequences, shadows))
 
 
 def curve_of(acceptance: Acceptance, key: tuple[str, str] = KEY) -> Curve:

@@ -2,13 +2,55 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from policies.stats import BlockEnd, CycleStats, SequenceStats
+from policies.cycle_policy import Window
+from policies.stats import BlockEnd, CycleStats, SequenceStats, ShadowStats
 from policies.types import Context
-from tests.tuner.simulated_engine import cycle
 
 CHAT = Context("m", "chat", "en")
+
+
+def cycle(number: int, sequences: Sequence[SequenceStats], shadows: Sequence[ShadowStats] = ()) -> CycleStats:
+    """A cycle of which only what was kept matters."""
+    return CycleStats(
+        cycle=number,
+        policy_version=0,
+        window=Window(1, plain=False),
+        first_after_switch=False,
+        killed=False,
+        load=len(sequences),
+        tokens=len(sequences),
+        kv_tokens=0,
+        draft_seconds={},
+        verify_seconds=0.01,
+        cycle_seconds=0.01,
+        prefill_tokens=0,
+        prefill_seconds=0.0,
+        waiting=0,
+        sequences=tuple(sequences),
+        shadows=tuple(shadows),
+    )
+
+
+def sequence(
+    context: Context = CHAT,
+    *,
+    key: int = 1,
+    requested: int = 8,
+    proposed: int = 8,
+    verified: int = 8,
+    accepted: int = 0,
+    emitted: int | None = None,
+    confidence: int = 1,
+    end: BlockEnd | None = None,
+    drafter: str = "ngram",
+) -> SequenceStats:
+    """A `SequenceStats` whose end follows from its counts unless it is given."""
+    if end is None:
+        end = BlockEnd.PLAIN if verified == 0 else BlockEnd.FULL if accepted == verified else BlockEnd.REJECTED
+    shown = accepted + 1 if emitted is None else emitted
+    return SequenceStats(key, context, drafter, requested, proposed, verified, accepted, shown, confidence, end)
 
 
 @dataclass
@@ -46,29 +88,27 @@ class Text:
         accepted = 0
         while accepted < proposed and self.right[self.position + accepted]:
             accepted += 1
-        end = BlockEnd.PLAIN if not proposed else BlockEnd.FULL if accepted == proposed else BlockEnd.REJECTED
         self.position += accepted + 1
-        return SequenceStats(
-            request_key=self.key,
-            context=self.context,
-            drafter=self.drafter,
+        return sequence(
+            self.context,
+            key=self.key,
             requested=requested,
             proposed=proposed,
             verified=proposed,
             accepted=accepted,
-            emitted=accepted + 1,
             confidence=1 + (self.seed + self.position) % 3 if proposed else 0,
-            end=end,
+            drafter=self.drafter,
         )
 
 
-def cycles_of(texts: Sequence[Text]) -> list[CycleStats]:
-    """All of them served together, in numbered cycles."""
+def cycles_of(texts: Sequence[Text], load: int = 8) -> list[CycleStats]:
+    """All of them served in numbered cycles, `load` at a time."""
     cycles: list[CycleStats] = []
-    running = list(texts)
-    while running:
-        sequences = [text.step() for text in running]
-        stats = cycle(load=len(running), tokens=1, kv_tokens=1, seconds=0.01, sequences=sequences)
-        cycles.append(replace(stats, cycle=len(cycles)))
+    waiting = list(texts)
+    running: list[Text] = []
+    while waiting or running:
+        while waiting and len(running) < load:
+            running.append(waiting.pop(0))
+        cycles.append(cycle(len(cycles), [text.step() for text in running]))
         running = [text for text in running if text.position < text.tokens]
     return cycles
