@@ -73,13 +73,16 @@ def save(trace: Trace, path: Path) -> None:
 def load(path: Path) -> Trace:
     """Read a trace. Raises TraceFileError, one sentence, for anything that `save` would not have written."""
     try:
-        if not zipfile.is_zipfile(path):
-            raise ValueError("it is no .npz file, or not a whole one")
-        with np.load(path, allow_pickle=False) as file:
-            assert file.zip is not None
-            if sum(member.file_size for member in file.zip.infolist()) > MAX_BYTES:
-                raise ValueError(f"it would unpack to more than {MAX_BYTES} bytes")
-            return _read(file)
+        # Opened here, since what numpy opens of a damaged file stays open.
+        with path.open("rb") as raw:
+            if not zipfile.is_zipfile(raw):
+                raise ValueError("it is no .npz file, or not a whole one")
+            with zipfile.ZipFile(raw) as archive:
+                if sum(member.file_size for member in archive.infolist()) > MAX_BYTES:
+                    raise ValueError(f"it would unpack to more than {MAX_BYTES} bytes")
+            raw.seek(0)
+            with np.load(raw, allow_pickle=False) as file:
+                return _read(file)
     except Exception as error:
         told = " ".join(str(error).strip("'\"").split()) or "it ends early"
         raise TraceFileError(
