@@ -220,11 +220,12 @@ class Cell:
             return self._values[1]
         totals = np.zeros(SIZE)
         age = 0.0
-        for _, records in self._by_epoch():
-            summed = np.sum([np.frombuffer(record, dtype=np.int32) for record in records], axis=0)
-            blocks = float(summed[:BUCKETS].sum())
+        for records in self._by_epoch():
+            blocks = sum(sum(record[:BUCKETS]) for record in records)
             # An epoch is as old as its middle.
-            totals += summed * 0.5 ** ((age + blocks / 2.0) / half_life)
+            weight = 0.5 ** ((age + blocks / 2.0) / half_life)
+            for record in records:
+                totals += np.frombuffer(record, dtype=np.int32) * weight
             age += blocks
         self._values = self.revision, totals
         return totals
@@ -237,7 +238,10 @@ class Cell:
         runs = counts[RUNS:TOKENS].reshape(BUCKETS, 2, LENGTHS)
         return int(counts[:BUCKETS].sum()), int(runs[1:, :, 1:].sum())
 
-    def summed_moments(self) -> Moments:
+    def summed_moments(self) -> Moments | None:
+        """Over the replicas; None where no request has finished."""
+        if not self.moments:
+            return None
         if len(self.moments) == 1:
             return next(iter(self.moments.values()))
         total = Moments()
@@ -245,12 +249,18 @@ class Cell:
             total.add(moments)
         return total
 
-    def _by_epoch(self) -> Iterator[tuple[int, list[Record]]]:
-        """Newest first."""
-        grouped: dict[int, list[Record]] = {}
-        for (epoch, _), record in self.records.items():
-            grouped.setdefault(epoch, []).append(record)
-        yield from sorted(grouped.items(), reverse=True)
+    def _by_epoch(self) -> Iterator[list[Record]]:
+        """Newest first, and always in the same order: sums of weighted counts depend on it in their last bits."""
+        records: list[Record] = []
+        last = -1
+        for key in sorted(self.records, reverse=True):
+            if key[0] != last and records:
+                yield records
+                records = []
+            records.append(self.records[key])
+            last = key[0]
+        if records:
+            yield records
 
     def state(self) -> dict[str, Any]:
         """JSON-able: of each record the places that are not 0 and their counts; of moments the upper triangles."""

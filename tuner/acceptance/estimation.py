@@ -38,7 +38,8 @@ class Counts:
     """(route, language) of each row."""
     values: Floats
     """(rows, SIZE)"""
-    moments: list[Moments]
+    moments: list[Moments | None]
+    """None where no request has finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,38 +86,26 @@ def estimate(counts: Counts, contexts: Sequence[tuple[str, str]], strength: floa
         fall: what a position's hazard is worth to the next one where nothing is known of it.
     """
     rows = {context: row for row, context in enumerate(counts.contexts)}
+    nothing = len(counts.contexts)
     values = np.concatenate((counts.values, np.zeros((1, SIZE))))
-    nothing = len(values) - 1
-    own = values[[rows.get(context, nothing) for context in contexts]]
+    chosen = np.array([rows.get(context, nothing) for context in contexts], dtype=np.int64)
     routes, languages = _places(contexts, 0), _places(contexts, 1)
-    in_route, in_language = np.zeros((len(routes) + 1, SIZE)), np.zeros((len(languages) + 1, SIZE))
-    everything = np.zeros((1, SIZE))
-    for (route, language), value in zip(counts.contexts, counts.values, strict=True):
-        if language != ANY:
-            in_language[languages.get(language, -1)] += value
-        if route != ANY:
-            in_route[routes.get(route, -1)] += value
-        if route != ANY or language == ANY:
-            everything[0] += value
     route_of = np.array([routes[route] for route, _ in contexts], dtype=np.int64)
     language_of = np.array([languages[language] for _, language in contexts], dtype=np.int64)
 
-    buckets = buckets_used(everything)
-    moments = [*_moments_of(counts, contexts, rows), _total(counts)]
-    effects = design_effects(moments)
-    cells = _effective(counted(own, buckets), effects)
-    margins = Margins(
-        _effective(counted(everything - own, buckets), effects),
-        _effective(counted(in_route[route_of] - own, buckets), effects),
-        _effective(counted(in_language[language_of] - own, buckets), effects),
-    )
+    buckets = buckets_used(values)
+    moments = [counts.moments[row] if row < nothing else None for row in chosen.tolist()]
+    effects = design_effects([*moments, _total(counts)])
+    every = _effective(counted(values, buckets), effects)
+    # One group more takes what is of no route, or language, that was asked for; one row more is of no context.
+    in_route = _summed(every, [routes.get(route, -1) for route, _ in counts.contexts], len(routes) + 1)
+    in_language = _summed(every, [languages.get(language, -1) for _, language in counts.contexts], len(languages) + 1)
+    apart = [-1 if route == ANY and language != ANY else 0 for route, language in counts.contexts]
+    everything = _summed(every, apart, 2)[:1]
+    cells = every[chosen]
+    margins = Margins(everything - cells, in_route[route_of] - cells, in_language[language_of] - cells)
     spread = spread_of(cells, margins, strength, fall)
-    shrunk = _with_all(
-        shrink(cells, margins, spread, strength, fall),
-        _effective(counted(everything, buckets), effects),
-        strength,
-        fall,
-    )
+    shrunk = _with_all(shrink(cells, margins, spread, strength, fall), everything, strength, fall)
 
     curves = survivals(shrunk.hazards)
     offered = curves[:, 0].copy()
@@ -132,9 +121,10 @@ def estimate(counts: Counts, contexts: Sequence[tuple[str, str]], strength: floa
     low, high = np.minimum.accumulate(low, axis=1), np.minimum.accumulate(high, axis=1)
     tables = np.stack((unconditioned, np.minimum(low, unconditioned), np.maximum(high, unconditioned), offered), axis=1)
 
-    sums = np.concatenate((own, everything))
+    total = values[:nothing][np.array(apart, dtype=np.int64) == 0].sum(axis=0, keepdims=True)
+    sums = np.concatenate((values[chosen], total))
     seen = sums[:, :BUCKETS].sum(axis=1)
-    emitted = _emitted(sums, moments, route_of, len(routes), unconditioned, deviation, factor)
+    emitted = _emitted(sums, [*moments, _total(counts)], route_of, len(routes), unconditioned, deviation, factor)
     return Estimates(curves, shrunk.shares, tables, emitted, seen, float(effects.hazards[0]), spread)
 
 
@@ -142,24 +132,27 @@ def _places(contexts: Sequence[tuple[str, str]], part: int) -> dict[str, int]:
     return {name: place for place, name in enumerate(dict.fromkeys(context[part] for context in contexts))}
 
 
-def _moments_of(counts: Counts, contexts: Sequence[tuple[str, str]], rows: dict[tuple[str, str], int]) -> list[Moments]:
-    none = Moments()
-    return [counts.moments[rows[context]] if context in rows else none for context in contexts]
-
-
 def _total(counts: Counts) -> Moments:
     total = Moments()
     for moments in counts.moments:
-        total.add(moments)
+        if moments is not None:
+            total.add(moments)
     return total
 
 
 def _effective(counts: Counted, effects: DesignEffects) -> Counted:
-    return Counted(
-        np.maximum(counts.at, 0.0) / effects.hazards,
-        np.maximum(counts.accepted, 0.0) / effects.hazards,
-        np.maximum(counts.shares, 0.0) / effects.hazards[0],
-    )
+    return Counted(counts.at / effects.hazards, counts.accepted / effects.hazards, counts.shares / effects.hazards[0])
+
+
+def _summed(counts: Counted, group_of: list[int], groups: int) -> Counted:
+    """Sums of all but the last row over groups; group -1 is the last one."""
+    places = np.array(group_of, dtype=np.int64)
+    parts = []
+    for part in (counts.at, counts.accepted, counts.shares):
+        sums = np.zeros((groups, *part.shape[1:]))
+        np.add.at(sums, places, part[:-1])
+        parts.append(sums)
+    return Counted(*parts)
 
 
 def _with_all(cells: Shrunk, everything: Counted, strength: float, fall: float) -> Shrunk:
@@ -177,7 +170,7 @@ def _with_all(cells: Shrunk, everything: Counted, strength: float, fall: float) 
 
 def _emitted(
     sums: Floats,
-    moments: list[Moments],
+    moments: list[Moments | None],
     route_of: np.ndarray[tuple[int], np.dtype[np.int64]],
     routes: int,
     unconditioned: Floats,
@@ -212,9 +205,11 @@ def _emitted(
     expected[:, 0] = 1.0
     expected[:, 1:] = 1.0 + steps.cumsum(axis=1)
 
-    squares = np.array([one.emitted for one in moments])
-    totals = np.array([one.emitted_sums for one in moments])
-    requests = np.array([one.cross[0, 0] for one in moments])[:, None]
+    nobody = Moments()
+    known = [one or nobody for one in moments]
+    squares = np.array([one.emitted for one in known])
+    totals = np.array([one.emitted_sums for one in known])
+    requests = np.array([one.cross[0, 0] for one in known])[:, None]
     counted_blocks = np.maximum(totals[:, 1], 1.0)
     mean = totals[:, 0] / counted_blocks
     spread = squares[:, 0] - 2.0 * mean * squares[:, 1] + mean * mean * squares[:, 2]

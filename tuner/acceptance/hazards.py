@@ -8,12 +8,16 @@ than expected, the sums of e_r e_r' give the variance over requests (linearised 
 ratio to the one above is the design effect. Arrays have cells first and positions last.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from policies.types import MAX_BLOCK_LENGTH
 from tuner.acceptance.counts import BUCKETS, LENGTHS, ROW, RUNS, Floats, Moments
+
+Ints = NDArray[np.int64]
 
 _PRIOR_EFFECT = 1.5
 """Design effect before any request has finished."""
@@ -33,6 +37,14 @@ class Counted:
     """(cells, B, 16)"""
     shares: Floats
     """(cells, B): blocks by bucket."""
+
+    def __sub__(self, other: "Counted") -> "Counted":
+        """What is left of counts that hold `other`; faded counts leave no more than a rounding error under 0."""
+        at, accepted = self.at - other.at, self.accepted - other.accepted
+        return Counted(np.maximum(at, 0.0), np.maximum(accepted, 0.0), np.maximum(self.shares - other.shares, 0.0))
+
+    def __getitem__(self, rows: Ints | slice) -> "Counted":
+        return Counted(self.at[rows], self.accepted[rows], self.shares[rows])
 
 
 def counted(values: Floats, buckets: int) -> Counted:
@@ -61,12 +73,14 @@ class DesignEffects:
     """(cells,): degrees of freedom that they are known with."""
 
 
-def design_effects(moments: list[Moments]) -> DesignEffects:
+def design_effects(moments: Sequence[Moments | None]) -> DesignEffects:
     """Over requests, for each of the cells; those with few requests rely on the others.
 
-    The last of `moments` is that of everything together. It has no part in what the cells share: contexts differ.
+    None stands for no request. The last of `moments` is that of everything together, and has no part in what the cells
+    share: contexts differ.
     """
-    cross = np.array([one.cross for one in moments]).reshape(len(moments), *Moments().cross.shape)
+    nobody = Moments()
+    cross = np.array([(one or nobody).cross for one in moments])
     requests = cross[:, 0, 0]
     at, accepted = cross[:, 0, 1 : MAX_BLOCK_LENGTH + 1], cross[:, 0, MAX_BLOCK_LENGTH + 1 :]
     hazards = accepted / np.maximum(at, 1.0)

@@ -20,6 +20,8 @@ _SURE = 1e-4
 """Hazards are kept this far from 0 and 1, so that their logits exist."""
 _PRIOR_TERMS = 16.0
 """Hazards of cells that have to be compared before their spread outweighs the prior's: about two cells of eight."""
+_COMPARED = 6
+"""Positions whose hazards are compared to learn how much they vary."""
 _START = 0.5
 """The first hazard of a drafter of which nothing is known; it is worth two blocks."""
 _START_BLOCKS = 2.0
@@ -65,7 +67,7 @@ def chained(counts: Counted, strength: float, fall: float) -> Floats:
     hazards = np.empty_like(counts.at)
     before: Floats = np.full(counts.at.shape[:-1], _START)
     worth = _START_BLOCKS
-    for position in range(MAX_BLOCK_LENGTH):
+    for position in range(counts.at.shape[-1]):
         at = counts.at[..., position]
         before = (worth * before + counts.accepted[..., position]) / (worth + at)
         hazards[..., position] = before
@@ -77,6 +79,10 @@ def chained(counts: Counted, strength: float, fall: float) -> Floats:
 def spread_of(cells: Counted, margins: Margins, strength: float, fall: float) -> Spread:
     """By the method of moments, from cells and their margins; `strength` is the prior worth of relatives."""
     prior = 1.0 / (1.0 + strength)
+    cells, margins = (
+        _first_positions(cells),
+        Margins(*map(_first_positions, (margins.everything, margins.route, margins.language))),
+    )
     everything = chained(margins.everything, strength, fall)
     by_route = _posterior(margins.route, everything, prior)
     by_language = _posterior(margins.language, everything, prior)
@@ -129,6 +135,11 @@ def _shares_of_relatives(margins: Margins, spread: Spread) -> tuple[Floats, Floa
     shares /= shares.sum(axis=-1, keepdims=True)
     unsure = 1.0 / (around + in_route) + 1.0 / (around + in_language) + 1.0 / (1.0 + everything.sum(axis=-1))
     return np.maximum(1.0 / (spread.cells + unsure) - 1.0, 1e-12), shares
+
+
+def _first_positions(counts: Counted) -> Counted:
+    """Those at which most is known; the spread of the others is taken to be the same."""
+    return Counted(counts.at[..., :_COMPARED], counts.accepted[..., :_COMPARED], counts.shares)
 
 
 def _posterior(counts: Counted, mean: Floats, spread: float) -> Floats:
