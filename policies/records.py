@@ -31,7 +31,7 @@ class AuditEntry:
     actor: str
     action: str
     """``pin``, ``unpin``, ``kill``, ``unkill``, ``load``, ``unload``, ``policy``, ``tune-start``, ``tune-stop``,
-    ``tune-adopt`` or ``tune-revert``."""
+    ``tune-adopt``, ``tune-revert``, ``guardrail`` or ``change``."""
     route: str
     language: str
     reason: str

@@ -26,6 +26,8 @@ from policies.records import (
 from policies.stats import CycleStats, FinishReason, RequestStats
 from policies.store import RowRejectedError, Store, StoreError
 from policies.types import Context, KillSwitch, Pin, Policy, Reason
+from tuner.guardrails import REASONS, GuardrailState
+from tuner.learning import FoundChange
 from tuner.window_counts import WindowCounts
 from tuner.write_queue import WriteQueue
 
@@ -143,6 +145,24 @@ class Recorder:
             self._policies[policy.context] = policy
             self._add(policy)
             self._audit(TUNER, "policy", policy.context.route, policy.context.language, policy.reason.value, details)
+
+    def record_guardrail(self, state: GuardrailState) -> None:
+        """Audit that a guardrail tripped, lets some requests try again, or came to rest."""
+        share = state.share
+        details = {
+            "check": state.check.value,
+            "standing": state.standing.value,
+            "verdict": state.verdict.value,
+            "requests": state.requests,
+            "bar": state.bar,
+            "measured": None if share is None else [share.estimate, share.low, share.high],
+        }
+        self._audit(TUNER, "guardrail", state.route, "*", REASONS[state.check].value, details)
+
+    def record_change(self, change: FoundChange) -> None:
+        """Audit that acceptance, cost or a version was found to have changed."""
+        details = {"drafter": change.drafter, "kind": change.kind.value}
+        self._audit(TUNER, "change", change.route or "*", change.language or "*", change.note, details)
 
     def record_pin(self, pin: Pin) -> None:
         """Store a pin and audit it."""

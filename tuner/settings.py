@@ -265,6 +265,15 @@ class KnobSettings(_Group):
     """engine.draft_temperature on this route."""
 
 
+class SloSettings(_Group):
+    """What a route's requests are to keep in 95 of 100 cases; speculation that stands in the way is stopped."""
+
+    ttft_p95_seconds: Annotated[float, Field(gt=0.0)] | None = None
+    """Seconds to the first token, from the arrival of the request; without it none is asked for."""
+    tpot_p95_seconds: Annotated[float, Field(gt=0.0)] | None = None
+    """Seconds per output token after the first; without it none is asked for."""
+
+
 class RouteSettings(_Group):
     """One route."""
 
@@ -274,6 +283,22 @@ class RouteSettings(_Group):
     """What serves there as long as nothing is learned; without it the engine's default, plain."""
     knobs: KnobSettings | None = None
     """Settings of the engine that are this route's own."""
+    slo: SloSettings = SloSettings()
+
+
+class GuardrailSettings(_Group):
+    """When a route is held plain, because what it serves while it speculates breaks a bar and chance is ruled out."""
+
+    enabled: bool = True
+    """Whether anything is watched."""
+    max_error_share: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.02
+    """Share of a route's requests that may fail, unless as many of its plain ones do."""
+    max_invalid_share: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.02
+    """Share of structured outputs that may not have the form that was asked of them."""
+    least_free_memory: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.03
+    """Share of the memory that must be left, else every route is held plain."""
+    cooldown_seconds: Annotated[float, Field(gt=0.0)] = 300.0
+    """How long a route is held before a tenth of its requests tries again; longer after failures in a row."""
 
 
 class TunerSettings(_Group):
@@ -344,6 +369,7 @@ class Settings(BaseSettings):
     routes: dict[RouteName, RouteSettings] = {name: RouteSettings() for name in DEFAULT_ROUTES}
     """The closed set of routes, by name; traffic that names none of them is `other`."""
     tuner: TunerSettings = TunerSettings()
+    guardrails: GuardrailSettings = GuardrailSettings()
     tune: TuneSettings = TuneSettings()
 
     @model_validator(mode="after")

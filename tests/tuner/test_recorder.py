@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from policies import BlockEnd, Context, CycleStats, FinishReason, Reason, SequenceStats, Window
+from policies import BlockEnd, Context, CycleStats, FinishReason, Interval, Reason, SequenceStats, Window
 from policies.records import RequestWindow, Row
 from policies.store import Store
 from policies.testing import FakeClock
 from tests.policies import store_samples as samples
+from tuner.guardrails import Check, GuardrailState, Standing, Verdict
+from tuner.learning import ChangeKind, FoundChange
 from tuner.recorder import Recorder, RecorderOptions
 from tuner.window_counts import output_length_bucket
 
@@ -183,6 +185,21 @@ def test_the_sampled_share_is_near_what_was_asked(store: Store, clock: FakeClock
     assert recorder.close(DEADLINE_SECONDS)
     stored = sum(store.decision(f"7.ngram-8.LEARNED.{key}") is not None for key in range(400))
     assert 60 <= stored <= 140  # 100 expected, standard deviation below 9
+
+
+def test_guardrails_and_changes_that_were_found_are_audited_as_the_tuners_own(recorder: Recorder, store: Store) -> None:
+    share = Interval(0.2, 0.1, 0.3)
+    recorder.record_guardrail(
+        GuardrailState("chat", Check.ERRORS, Verdict.FAILED, Standing.TRIPPED, 0.02, 30, share, 400.0, 1)
+    )
+    recorder.record_change(FoundChange(ChangeKind.COST, "", "", "", "cycles take a third longer"))
+    assert recorder.flush(DEADLINE_SECONDS)
+    change, guardrail = store.audit(10)
+    assert (guardrail.action, guardrail.actor, guardrail.route) == ("guardrail", "tuner", "chat")
+    assert guardrail.reason == Reason.GUARDRAIL_ERRORS
+    assert guardrail.details["standing"] == "tripped"
+    assert guardrail.details["measured"] == [0.2, 0.1, 0.3]
+    assert (change.action, change.route, change.reason) == ("change", "*", "cycles take a third longer")
 
 
 def test_a_read_only_database_costs_nothing_and_writing_resumes(

@@ -4,11 +4,13 @@ import asyncio
 import logging
 import socket
 import sys
+from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
 
 from tuner.root.http import KEEP_ALIVE_SECONDS, HttpServer, listen, log_no_messages, serving
+from tuner.root.memory import free_share
 
 
 def record_of(error: BaseException) -> logging.LogRecord:
@@ -34,6 +36,16 @@ def test_a_cancelled_request_is_no_fault_and_other_lines_stay() -> None:
     line = logging.LogRecord("uvicorn.error", logging.WARNING, __file__, 1, "%d left", (3,), None)
     assert log_no_messages(line)
     assert line.getMessage() == "3 left"
+
+
+def test_the_memory_that_is_left_is_a_share_and_unknown_where_the_system_does_not_tell(tmp_path: Path) -> None:
+    assert free_share(tmp_path) is None
+    (tmp_path / "proc/self").mkdir(parents=True)
+    meminfo = tmp_path / "proc/meminfo"
+    meminfo.write_text("MemTotal:        8192 kB\nMemAvailable:    2048 kB\n")
+    assert free_share(tmp_path) == 0.25
+    meminfo.write_text("MemTotal:        8192 kB\nMemAvailable:    what\n")
+    assert free_share(tmp_path) is None
 
 
 def test_a_connection_is_kept_longer_than_its_clients_keep_it(monkeypatch: pytest.MonkeyPatch) -> None:

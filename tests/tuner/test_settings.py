@@ -8,6 +8,8 @@ import pytest
 
 from policies import MAX_BLOCK_LENGTH, Mode
 from policies.database_url import without_password
+from tuner.guardrails import Objective
+from tuner.root.options import controller_options
 from tuner.settings import Settings, SettingsError, is_loopback, setting_rows
 from tuner.settings_loader import load_settings
 
@@ -62,6 +64,30 @@ def test_a_file_replaces_the_set_of_routes_and_a_bare_off_is_a_mode(write: Write
     assert routes["code"].mode is Mode.OFF
     assert routes["code"].default_arm is not None
     assert routes["code"].default_arm.block_length == 4
+
+
+def test_objectives_and_bars_reach_the_controller(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(
+        "routes:\n  chat: {slo: {tpot_p95_seconds: 0.03, ttft_p95_seconds: 1.5}}\n  story:\n"
+        "guardrails: {max_error_share: 0.1, cooldown_seconds: 60}"
+    )
+    monkeypatch.setenv("PACELINE_ROUTES__STORY__SLO__TTFT_P95_SECONDS", "2.5")
+    loaded = load_settings(path)
+    options = controller_options(loaded.settings, switchback=True)
+    assert options.tpot_limits == {"chat": 0.03}
+    assert options.guardrails.objectives == {"chat": Objective(1.5, 0.03), "story": Objective(2.5, None)}
+    assert (options.guardrails.max_error_share, options.guardrails.cooldown_seconds) == (0.1, 60.0)
+    origins = {name: origin for name, _, origin in loaded.values()}
+    assert origins["routes.chat.slo.tpot_p95_seconds"] == str(path)
+    assert origins["routes.story.slo.ttft_p95_seconds"] == "PACELINE_ROUTES__STORY__SLO__TTFT_P95_SECONDS"
+    assert origins["guardrails.enabled"] == "default"
+
+
+@pytest.mark.parametrize("fault", ["slo: {tpot_p95_seconds: 0}", "slo: {ttft_p95_seconds: true}", "slo: {tpot: 1}"])
+def test_an_objective_that_makes_no_sense_is_one_sentence(write: Write, fault: str) -> None:
+    with pytest.raises(SettingsError, match=r"routes\.chat\.slo\.") as caught:
+        load_settings(write(f"routes: {{chat: {{{fault}}}}}"))
+    assert "\n" not in str(caught.value)
 
 
 def test_drafters_are_a_list_in_a_file_and_a_text_with_commas_in_a_variable(

@@ -8,6 +8,7 @@ from engine.model_fetch import DEFAULT_MODEL, resolve_model
 from engine.server.app import ServerOptions
 from policies import Arm, EngineInfo
 from tuner.controller import ControllerOptions
+from tuner.guardrails import GuardrailOptions, Objective
 from tuner.settings import LEAST_CONTEXT, Settings, SettingsError
 from tuner.switchback import SwitchbackOptions
 from tuner.tune.knobs import production_point
@@ -68,6 +69,8 @@ def server_options(settings: Settings, info: EngineInfo, admin_url: str) -> Serv
 
 def controller_options(settings: Settings, switchback: bool) -> ControllerOptions:
     tuner = settings.tuner
+    slos = {name: route.slo for name, route in settings.routes.items()}
+    guardrails = settings.guardrails
     return ControllerOptions(
         modes={name: route.mode for name, route in settings.routes.items()},
         route_defaults={
@@ -80,6 +83,15 @@ def controller_options(settings: Settings, switchback: bool) -> ControllerOption
         margin=tuner.margin,
         knobs=production_point(settings).knobs,
         max_neighbour_slowdown=tuner.max_neighbour_slowdown,
+        tpot_limits={name: slo.tpot_p95_seconds for name, slo in slos.items() if slo.tpot_p95_seconds is not None},
+        guardrails=GuardrailOptions(
+            enabled=guardrails.enabled,
+            objectives={name: Objective(slo.ttft_p95_seconds, slo.tpot_p95_seconds) for name, slo in slos.items()},
+            max_error_share=guardrails.max_error_share,
+            max_invalid_share=guardrails.max_invalid_share,
+            least_free_memory=guardrails.least_free_memory,
+            cooldown_seconds=guardrails.cooldown_seconds,
+        ),
         switchback=SwitchbackOptions(
             window_seconds=tuner.switchback_window_seconds,
             share_start=tuner.switchback_share_start if switchback else 0.0,

@@ -15,6 +15,7 @@ from tuner.api.drafters import DrafterConflictError
 from tuner.controller import Controller
 from tuner.metrics import Gauges, Metrics
 from tuner.recorder import TUNER, Recorder
+from tuner.root.memory import free_share
 from tuner.root.tuning import live_tuning
 from tuner.settings import Settings, SettingsError
 from tuner.telemetry import Consumer, TelemetryQueue
@@ -23,6 +24,9 @@ log = logging.getLogger(__name__)
 
 POSTERIOR_SECONDS = 15.0
 """How often the posterior is handed to the store."""
+
+MEMORY_SECONDS = 1.0
+"""How often the memory that is left is read."""
 
 CLOSE_SECONDS = 10.0
 """How long the store may take to write what is left when the server ends."""
@@ -61,6 +65,7 @@ class Service:
         self.tuning = live_tuning(settings, lambda: client.info, controller, recorder.record_audit)
         self._consumers: tuple[Consumer, ...] = (controller, self._metrics, recorder, self.tuning)
         self._folding = threading.Lock()
+        self._memory_read_at = 0.0
         self._tick_seconds = settings.tuner.tick_seconds
         self._stop_ticking = threading.Event()
         self._ticker = threading.Thread(target=self._tick_until_stopped, name="tuner", daemon=True)
@@ -152,11 +157,21 @@ class Service:
 
     def _tick(self) -> None:
         self._fold()
+        self._read_memory()
         changed = self.controller.tick()
         self.tuning.tick()
         for policy in changed:
             self.recorder.record_policy(policy)
+        for guardrail in self.controller.take_moved_guardrails():
+            self.recorder.record_guardrail(guardrail)
+        for change in self.controller.take_found_changes():
+            self.recorder.record_change(change)
         self._metrics.count_policy_changes(changed)
+
+    def _read_memory(self) -> None:
+        if time.monotonic() - self._memory_read_at >= MEMORY_SECONDS:
+            self._memory_read_at = time.monotonic()
+            self.controller.fold_memory(free_share())
 
     def _tick_until_stopped(self) -> None:
         saved_at = time.monotonic()

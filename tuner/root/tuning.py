@@ -8,6 +8,7 @@ from policies.ladder import ANY
 from policies.records import AuditEntry
 from policies.types import Mode
 from tuner.controller import Controller
+from tuner.guardrails import Standing
 from tuner.safety import Gate
 from tuner.settings import Settings
 from tuner.snapshot import PolicySnapshot
@@ -63,6 +64,10 @@ def _guard(snapshot: PolicySnapshot) -> str | None:
     """Why no candidate may serve now."""
     if any(kill.route == ANY for kill in snapshot.kill_switches):
         return "speculation is switched off everywhere"
+    for guardrail in snapshot.guardrails:
+        if guardrail.standing is Standing.TRIPPED:
+            where = "everywhere" if guardrail.route == ANY else f"on the route {guardrail.route}"
+            return f"the guardrail of {guardrail.check.value} has tripped {where}"
     if snapshot.safety.gate is not Gate.OPEN:
         return "the safety budget is nearly spent"
     return None
