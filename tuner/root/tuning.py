@@ -43,7 +43,7 @@ def live_tuning(
         controller,
         open_study,
         lambda: controller.snapshot.cycle_policy.cost,
-        lambda: _guard(controller.snapshot),
+        lambda: guard_of(controller.snapshot),
         audit,
         LiveOptions(tune.window_seconds, tune.share, tune.windows, tune.trials, tune.margin, settings.tuner.seed),
         clock=time.time,
@@ -60,7 +60,7 @@ def _space(settings: Settings, drafters: tuple[str, ...]) -> tuple[Knob, ...]:
     return tuple(knob for knob in space if knob.name in PER_ROUTE)
 
 
-def _guard(snapshot: PolicySnapshot) -> str | None:
+def guard_of(snapshot: PolicySnapshot) -> str | None:
     """Why no candidate may serve now."""
     if any(kill.route == ANY for kill in snapshot.kill_switches):
         return "speculation is switched off everywhere"

@@ -132,7 +132,7 @@ class Study:
         """Keep what came of a candidate."""
         # Of the study and not of the trial, of which another process has no handle.
         self._study.set_user_attr(_pairs_of(number), [[pair.candidate, pair.production] for pair in pairs])
-        self._study.tell(number, ratio)
+        self._study.tell(number, ratio, skip_if_finished=True)  # another server may share the study
 
     def confirm(self, number: int, pairs: Sequence[Pair]) -> None:
         """Keep how the candidate that is best did in rounds that the search had not seen."""

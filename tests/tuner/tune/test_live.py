@@ -119,6 +119,13 @@ class Rig:
             self.serve(20)
         raise AssertionError(f"still {self.live.status}")
 
+    def serve_until_adopted(self) -> None:
+        for _ in range(300):
+            if self.live.status.adopted:
+                return
+            self.serve(20)
+        raise AssertionError(f"nothing adopted: {self.live.status}")
+
     @property
     def state(self) -> str:
         return self.live.status.state.value
