@@ -10,7 +10,7 @@ from policies.stats import CycleStats, EngineInfo
 from policies.types import PLAIN
 from tuner.acceptance import Acceptance, Curve
 from tuner.choice import Menu, Menus, charted_loads
-from tuner.cost_model import CostModel
+from tuner.cost import CostModel
 from tuner.known_contexts import Key
 from tuner.survivals import same_cost, same_drafting
 
@@ -51,7 +51,7 @@ class Learning:
     def __init__(self, info: EngineInfo, cap: int) -> None:
         self.info = info
         self.acceptance = Acceptance()
-        self.cost_model = CostModel(info.calibration)
+        self.cost_model = CostModel(info)
         self.load = 1
         """Sequences of the last cycle."""
         self.kv_each = float(_KV_AT_START)
@@ -102,7 +102,7 @@ class Learning:
 
     def _reprice(self) -> bool:
         """Take over costs that differ by enough to matter, and say whether any does, or the context or load."""
-        cost, draft_costs = self.cost_model.cost, self._modelled_draft_costs()
+        cost, draft_costs = self.cost_model.cost, dict(self.cost_model.draft_costs)
         if cost is None:
             return False
         moved = self.cost is None or not same_cost(self.cost, cost)
@@ -117,12 +117,13 @@ class Learning:
             self._kv_of_menus, self._load_of_menus, moved = self.kv_each, self.load, True
         return moved
 
-    def _modelled_draft_costs(self) -> dict[str, DraftCost]:
-        return {name: DraftCost(0.0, each, 0.0, 0.0) for name, each in self.cost_model.draft_seconds.items()}
-
     def changes(self) -> list[FoundChange]:
         """What statistics found to have changed since the last call."""
-        return [
+        found = []
+        if self.cost_model.changed():
+            note = f"cycles take {self.cost_model.speed:.2f} times what was calibrated, and it was another share before"
+            found.append(FoundChange(ChangeKind.COST, "", "", "", note))
+        return found + [
             FoundChange(
                 ChangeKind.ACCEPTANCE,
                 alarm.drafter,
@@ -136,6 +137,9 @@ class Learning:
     def set_engine(self, info: EngineInfo) -> list[FoundChange]:
         """The engine has other drafters now; one whose version is new starts from nothing."""
         known, self.info = self.info.versions, info
+        self.cost_model.set_drafters(
+            info, [name for name in self.drafters if known.get(name) != info.versions.get(name)]
+        )
         found = []
         for name in self.drafters:
             version = info.versions.get(name, "")

@@ -1,0 +1,82 @@
+"""How wrong predictions of cycles were before the cycle was learned from, and whether they went wrong of late."""
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Mapping
+
+RANGES = ((1, 1), (2, 4), (5, 8), (9, 16), (17, 32), (33, 64), (65, 128), (129, 1 << 30))
+"""Tokens of a pass, by which errors are told apart."""
+_KEPT = 512
+_KEPT_EACH = 128
+_WINDOWS = (8, 16, 32, 64, 128, 256, 512)
+"""Cycles over which a shift of the mean is looked for."""
+_ALARM = 5.7
+"""Standard deviations of a window's mean. For independent normal residuals each of the windows exceeds it in one of
+8e7 cycles, all of them together in less than one of ten million: about once in 40 hours of 70 cycles a second."""
+_SLIGHT = 0.25
+"""Standard deviations by which a mean may be off without being a change: shapes between knots are."""
+_CLIP = 3.0
+"""A cycle counts with at most this many standard deviations, so that one stall is no change."""
+_NORMAL = 1.4826
+"""Standard deviation over median absolute deviation of a normal variable."""
+
+
+class Errors:
+    """Absolute relative errors of the last predictions; not thread-safe."""
+
+    def __init__(self) -> None:
+        self._all: deque[float] = deque(maxlen=_KEPT)
+        self._by_range: dict[tuple[int, int], deque[float]] = {}
+
+    def add(self, tokens: int, relative: float) -> None:
+        """`relative` is measured over predicted, less 1."""
+        error = abs(relative)
+        self._all.append(error)
+        for low, high in RANGES:
+            if low <= tokens <= high:
+                self._by_range.setdefault((low, high), deque(maxlen=_KEPT_EACH)).append(error)
+                return
+
+    @property
+    def median(self) -> float | None:
+        """Over the last 512 cycles; None before the first."""
+        return statistics.median(self._all) if self._all else None
+
+    @property
+    def by_range(self) -> Mapping[tuple[int, int], float]:
+        """Medians over the last 128 cycles in each range of `RANGES` that was served."""
+        return {key: statistics.median(errors) for key, errors in sorted(self._by_range.items())}
+
+    def noise(self, otherwise: float) -> float:
+        """Standard deviation of a cycle about its prediction, from the median, which stalls do not move."""
+        return _NORMAL * statistics.median(self._all) if len(self._all) >= _WINDOWS[0] else otherwise
+
+
+class ChangeTest:
+    """Generalised likelihood ratio for a shift of a normal mean from about zero, over windows of doubling length.
+
+    For a window of n standardised residuals with sum z the statistic is (|z| - n d)^2 / 2n with d = `_SLIGHT` (Lorden
+    1971, with Lai's 1995 limit to a set of windows); the alarm is at (|z| - n d) / sqrt(n) = `_ALARM`.
+    """
+
+    def __init__(self) -> None:
+        self._sums: deque[float] = deque([0.0], maxlen=_WINDOWS[-1] + 1)
+        """Cumulative, the newest last."""
+
+    def add(self, deviations: float) -> bool:
+        """Count a residual, in standard deviations; whether the mean has shifted. After an alarm it starts anew."""
+        sums = self._sums
+        sums.append(sums[-1] + min(max(deviations, -_CLIP), _CLIP))
+        newest, length = sums[-1], len(sums)
+        for window in _WINDOWS:
+            if window >= length:
+                break
+            if abs(newest - sums[-1 - window]) > _ALARM * math.sqrt(window) + _SLIGHT * window:
+                self.restart()
+                return True
+        return False
+
+    def restart(self) -> None:
+        self._sums.clear()
+        self._sums.append(0.0)
