@@ -108,7 +108,7 @@ class Ours:
             context = decision.context
             one.shadows = () if policy.hold else decision.shadows
             kv_tokens += one.kv_tokens
-            cap = min(decision.cap, one.output_tokens - one.position - 1)
+            cap = min(decision.cap, _MAX_TOKENS - one.position - 1)
             if policy.hold and not decision.forced:
                 cap = 0
             outlook = policy.outlooks.get((decision.drafter, context.route, context.language))

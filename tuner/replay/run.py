@@ -27,6 +27,7 @@ OURS = "paceline"
 PLAIN_CONTROLLER = "plain"
 STATIC_TABLE = "static table by load"
 GOODPUT = "goodput"
+HINDSIGHT = frozenset[str]()
 FIXED = "fixed"
 """Every drafter of the trace with each of these block lengths."""
 FIXED_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
