@@ -46,6 +46,8 @@ class Situation:
     short_drafter: str | None = None
     """The drafter instead of the learned one, because the output is too short for that one to catch up with the prompt;
     `PLAIN` for none."""
+    tried_drafter: str | None = None
+    """The drafter that was drawn for this request among those that may be the best here; None where none was."""
     explored_drafter: str | None = None
     """The drafter to try where nothing is learned yet."""
     route_default: Arm | None = None
@@ -85,10 +87,13 @@ def resolve(situation: Situation) -> Resolution:
         if s.short_drafter is not None:
             return _weighed(s.short_drafter, s.learned_cap, Reason.SHORT_OUTPUT, version)
         if s.learned is not None and s.learned.state in (PolicyState.ON, PolicyState.OFF):
-            reason = Reason.CANARY if s.mode is Mode.CANARY else Reason.LEARNED
-            return _weighed(s.learned.arm.drafter_at(s.load), s.learned_cap, reason, version)
-        if s.explored_drafter is not None:
-            return _weighed(s.explored_drafter, s.learned_cap, Reason.EXPLORE, version)
+            drafter = s.learned.arm.drafter_at(s.load)
+            if s.tried_drafter is None or s.tried_drafter == drafter:
+                reason = Reason.CANARY if s.mode is Mode.CANARY else Reason.LEARNED
+                return _weighed(drafter, s.learned_cap, reason, version)
+        tried = s.tried_drafter or s.explored_drafter
+        if tried is not None:
+            return _weighed(tried, s.learned_cap, Reason.EXPLORE, version)
     if s.route_default is not None:
         return _fixed(s.route_default, Reason.ROUTE_DEFAULT, version)
     # A mode that keeps learned policies out is the route's own setting, so it is the reason given.

@@ -122,7 +122,7 @@ class Controller:
 
         self._learning = Learning(info, cap)
         self._safeguard = Safeguard(options.max_slowdown, cap, self._learning)
-        self._guides = Guides(options.drafter, options.learning_blocks, self._learning)
+        self._guides = Guides(options.drafter, options.learning_blocks, self._learning, options.seed)
         self._published = Published()
         self._changes: list[FoundChange] = []
         self._changes_found: dict[str, int] = {}

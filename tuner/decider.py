@@ -30,6 +30,8 @@ WATCHED = frozenset(
 """Requests beside which shadows may run: not those of clients who opted out, and nothing under a kill switch."""
 
 
+_DRAWN = (Reason.LEARNED, Reason.EXPLORE, Reason.CANARY)
+"""Where one of these decides, the drafter may have been drawn."""
 _ABOVE_CHANCE = (Reason.KILL_SWITCH, Reason.PINNED, Reason.ERROR)
 """Nothing was drawn where one of these decides."""
 
@@ -77,11 +79,17 @@ class Decider:
         try:
             guide = snapshot.guides.get(key, snapshot.default_guide)
             guard = guard_of(snapshot.guards, context.route)
-            resolution = resolve(self._situation(snapshot, context, key, guide, guard, features, load, now))
+            tried, chance = self._draw(guide.trials)
+            resolution = resolve(self._situation(snapshot, context, key, guide, guard, tried, features, load, now))
             propensity = self._propensity(context.route, resolution.reason, guard)
+            if resolution.reason in _DRAWN:
+                propensity *= chance
             watched = resolution.reason in WATCHED and self._routes.mode(context.route) is not Mode.OFF
             if guide.shadows and watched and not snapshot.cycle_policy.hold:
                 shadows = drawn(guide.shadows, resolution.drafter, self._random.random())
+                if resolution.reason is Reason.EXPLORE:
+                    # Where the plan does not ask it, since it is not expected to pay, it is looked at all the same.
+                    shadows = (*shadows, resolution.drafter)
         except Exception:  # noqa: BLE001  a fault of the tuner must not fail a request; it is counted and logged
             self.faults += 1
             _log.exception("a decision failed, plain serves; route %s, language %s", context.route, context.language)
@@ -114,6 +122,7 @@ class Decider:
         key: Key,
         guide: Guide,
         guard: Guard | None,
+        tried: str | None,
         features: RequestFeatures,
         load: int,
         now: float,
@@ -123,7 +132,7 @@ class Decider:
         explored = guide.explored
         if learned is not None and learned.state is PolicyState.LEARNING:
             explored = learned.arm.drafter_at(load)
-        likely = explored if learned is None else learned.arm.drafter_at(load)
+        likely = tried or (explored if learned is None else learned.arm.drafter_at(load))
         return Situation(
             killed=kill_for(snapshot.kill_switches, context.route, now) is not None,
             pin=pin_for(snapshot.pins, context.route, context.language, now),
@@ -135,10 +144,22 @@ class Decider:
             learned_cap=self._cap,
             load=load,
             short_drafter=_instead(guide, likely, features),
+            tried_drafter=tried,
             explored_drafter=explored if explored != PLAIN else None,
             route_default=self._routes.route_defaults.get(context.route),
             engine_default=self._routes.engine_default,
         )
+
+    def _draw(self, trials: tuple[tuple[str, float], ...]) -> tuple[str | None, float]:
+        """A drafter, and the chance that it had."""
+        if not trials:
+            return None, 1.0
+        left = self._random.random()
+        for drafter, chance in trials:
+            left -= chance
+            if left < 0.0:
+                return drafter, chance
+        return trials[-1]
 
     def _propensity(self, route: str, reason: Reason, guard: Guard | None) -> float:
         """The chance of what was decided, where a guardrail lets some requests try or the route is in mode canary."""

@@ -1,5 +1,6 @@
 """What decisions read beside policies: whom to try, whose shadows to run, and for whom an output is too short."""
 
+import random
 from collections.abc import Iterable, Mapping
 
 from policies.stats import CycleStats, EngineInfo
@@ -9,6 +10,7 @@ from tuner.known_contexts import Key
 from tuner.learning import ANYWHERE, Learning
 from tuner.shadowing import Allowance, Known, chances
 from tuner.snapshot import Guide, Shortcut
+from tuner.trials import trials
 
 _OUTPUTS = 50.0
 """Requests over which the mean output of a context is averaged."""
@@ -17,8 +19,10 @@ _OUTPUTS = 50.0
 class Guides:
     """Not thread-safe."""
 
-    def __init__(self, first: str | None, needed: float, learning: Learning) -> None:
+    def __init__(self, first: str | None, needed: float, learning: Learning, seed: int) -> None:
         """`first` serves until something is known; `needed` blocks make a drafter known."""
+        self._random = random.Random(seed)
+        self._trials_known: dict[Key, tuple[Menu, str, tuple[tuple[str, float], ...]]] = {}
         self._first = first
         self._needed = needed
         self._learning = learning
@@ -62,10 +66,18 @@ class Guides:
             shadows = chances(Known(menu, place, serving, blocks), self._needed)
         return Guide(
             explored=explored,
+            trials=self._trials(key, menu, place, serving),
             shadows=shadows,
             output_tokens=self._outputs.get(key, (0.0, 0.0))[0],
             shortcuts=_shortcuts(menu, place, start, learning.load) if start else {},
         )
+
+    def _trials(self, key: Key, menu: Menu, place: int, serving: str) -> tuple[tuple[str, float], ...]:
+        """Drawn anew only when the menu is another."""
+        known = self._trials_known.get(key)
+        if known is None or known[0] is not menu or known[1] != serving:
+            known = self._trials_known[key] = menu, serving, trials(menu, place, serving, self._random)
+        return known[2]
 
     def _explored(self, menu: Menu | None) -> str:
         """The best as far as anything is known, else the first."""

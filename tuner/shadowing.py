@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from tuner.choice import Menu
 
-SHARE = 0.004
+SHARE = 0.003
 """Of the busy time, in the long run."""
-_START_CYCLES = 150.0
-_GRANT_CYCLES = 50.0
+_START_CYCLES = 40.0
+_GRANT_CYCLES = 20.0
 """Of plain cycles at load 1, worth of shadows: at the start, and after each change."""
-_MOST_CYCLES = 200.0
+_MOST_CYCLES = 60.0
 _FLOOR = 0.02
 _CONTENDER_FLOOR = 0.08
 

@@ -49,6 +49,8 @@ class Guide:
 
     explored: str = PLAIN
     """The drafter while there is no verdict."""
+    trials: tuple[tuple[str, float], ...] = ()
+    """(drafter, probability that a request is given to it), where more than one may be the best; they sum to 1."""
     shadows: tuple[tuple[str, float], ...] = ()
     """(drafter, probability that it proposes beside a request)."""
     output_tokens: float = 0.0
