@@ -65,11 +65,11 @@ class PassFit:
         self._fade = 0.5 ** (1.0 / half_life_cycles)
         self._size = len(self._knots) + 2
         self._prior = _prior(self._knots)
-        self._live = np.zeros((self._size, self._size))
-        self._live_vector = np.zeros(self._size)
+        # Lists: single elements are read and written with every cycle.
+        self._live = [[0.0] * self._size for _ in range(self._size)]
+        self._live_vector = [0.0] * self._size
         self._weight = 1.0
-        self._ratios = np.ones(self._size)
-        self._covariance: Array = np.zeros((self._size, self._size))
+        self._covariance: list[list[float]] = []
         self.speed = 1.0
         """Seconds of a pass over those calibrated."""
         self.cost = self._solve()
@@ -98,7 +98,7 @@ class PassFit:
         for place, left in zip(places, seconds, strict=True):
             row = covariance[place]
             for other, right in zip(places, seconds, strict=True):
-                variance += left * right * float(row[other])
+                variance += left * right * row[other]
         return math.sqrt(max(variance, 0.0))
 
     def fold(self, shape: Shape, noise_seconds: float) -> None:
@@ -114,17 +114,19 @@ class PassFit:
                 row[other] += scale * left * right
 
     def doubt(self, share: float) -> None:
-        """Let `share` of what live passes told remain: a change has been found. The fit itself does not move by it."""
-        self._live *= share
-        self._live_vector *= share
+        """Let `share` of what live passes told remain: a change has been found."""
+        self._scale_live(share)
 
     def refit(self) -> PassCost:
         """The best fit to everything so far."""
-        self._live /= self._weight
-        self._live_vector /= self._weight
+        self._scale_live(1.0 / self._weight)
         self._weight = 1.0
         self.cost = self._solve()
         return self.cost
+
+    def _scale_live(self, factor: float) -> None:
+        self._live = [[value * factor for value in row] for row in self._live]
+        self._live_vector = [value * factor for value in self._live_vector]
 
     def _solve(self) -> PassCost:
         size = self._size
@@ -134,13 +136,11 @@ class PassFit:
         vector[:size] = self._live_vector
         vector[size] = _SPEED_SPREAD**-2
         covariance = np.linalg.inv(matrix)
-        ratios = covariance @ vector
-        self._covariance = covariance[:size, :size]
-        self._ratios = np.maximum(ratios[:size], 0.0)
-        self.speed = float(ratios[size])
-        seconds = self._ratios * self._calibrated
-        knots = tuple(max(float(value), _LEAST_SECONDS) for value in seconds[:-2])
-        return PassCost(self._knots, knots, float(seconds[-2]), float(seconds[-1]))
+        *ratios, self.speed = (covariance @ vector).tolist()
+        self._covariance = covariance.tolist()
+        seconds = [max(ratio, 0.0) * each for ratio, each in zip(ratios, self._calibrated, strict=True)]
+        knots = tuple(max(each, _LEAST_SECONDS) for each in seconds[:-2])
+        return PassCost(self._knots, knots, seconds[-2], seconds[-1])
 
 
 def _knots_of(calibration: Sequence[Shape]) -> tuple[int, ...]:
