@@ -40,6 +40,35 @@ GAIN = Row(
             width=12,
         ),
         Panel(
+            "Gain of everything",
+            "TPOT of measured plain over TPOT as served, at equal load, over all requests, with its 95 % interval.",
+            "suffix:x",
+            (
+                Query(f"avg (paceline_engine_speedup_ratio{INSTANCES})", "measured"),
+                Query(f"avg (paceline_engine_speedup_low_ratio{INSTANCES})", "low"),
+                Query(f"avg (paceline_engine_speedup_high_ratio{INSTANCES})", "high"),
+            ),
+            width=12,
+            threshold=1.0,
+        ),
+        Panel(
+            "Shadows",
+            "Requests per second beside which a drafter proposed that did not serve, and the share of the cycles' time "
+            "that this cost.",
+            "short",
+            (
+                Query(rate("paceline_shadowed_requests_total", "drafter", INSTANCES), "{{drafter}}"),
+                Query(
+                    share(
+                        rate("paceline_shadow_seconds_total", where=INSTANCES),
+                        rate("paceline_cycle_seconds_sum", where=INSTANCES),
+                    ),
+                    "share of the time",
+                ),
+            ),
+            width=12,
+        ),
+        Panel(
             "Block length by load",
             "K of the policy in force at each load; 0 is plain. It should fall as load rises.",
             "short",
@@ -235,6 +264,44 @@ DECISIONS = Row(
             (Query(f"3600 * {rate('paceline_policy_changes_total', 'reason')}", "{{reason}}"),),
         ),
         Panel(
+            "Changes found",
+            "Alarms per hour that acceptance, the cost of a cycle or a version is not as it was.",
+            "short",
+            (Query(f"3600 * {rate('paceline_changes_found_total', 'kind', INSTANCES)}", "{{kind}}"),),
+        ),
+        Panel(
+            "Guardrails",
+            "1 while a guardrail holds a route plain (* is every route), how often that began, and structured outputs "
+            "without their form, both per hour.",
+            "short",
+            (
+                Query(f"max by (route, check) (paceline_guardrail_held{INSTANCES})", "{{route}} {{check}}"),
+                Query(
+                    f"3600 * {rate('paceline_guardrail_trips_total', 'route, check', INSTANCES)}",
+                    "{{route}} {{check}} trips",
+                ),
+                Query(f"3600 * {rate('paceline_invalid_outputs_total', 'route')}", "{{route}} invalid outputs"),
+            ),
+        ),
+        Panel(
+            "Safety budget",
+            "Engine seconds that speculation may still lose against plain, and the most that the budget holds.",
+            "s",
+            (
+                Query(f"min (paceline_safety_budget_seconds{INSTANCES})", "left"),
+                Query(f"min (paceline_safety_budget_cap_seconds{INSTANCES})", "cap"),
+            ),
+        ),
+        Panel(
+            "Held by the budget",
+            "1 while the safety budget is spent, so that only pins speculate, and how often that began per hour.",
+            "short",
+            (
+                Query(f"max (paceline_safety_hold{INSTANCES})", "held"),
+                Query(f"3600 * {rate('paceline_safety_holds_total', where=INSTANCES)}", "times"),
+            ),
+        ),
+        Panel(
             "Kill switches and pins",
             "1 while speculation is killed for a route (* is everywhere), and the number of pins in force.",
             "short",
@@ -242,7 +309,6 @@ DECISIONS = Row(
                 Query(f"max by (route) (paceline_kill_switch_active{INSTANCES})", "kill {{route}}"),
                 Query(f"max (paceline_pins{INSTANCES})", "pins"),
             ),
-            width=12,
         ),
         Panel(
             "Pins end in",
@@ -255,7 +321,6 @@ DECISIONS = Row(
                 ),
             ),
             Form.BARS,
-            width=12,
         ),
     ),
 )

@@ -22,6 +22,10 @@ length_bucket
     `LENGTH_BUCKETS`, of a request's output tokens.
 load
     Sequences running together, from 1 to the engine's slots.
+check
+    `tuner.guardrails.Check`.
+kind
+    `tuner.learning.ChangeKind`.
 """
 
 from collections.abc import Mapping
@@ -111,6 +115,11 @@ _TABLE = (
         "Requests whose output repeated the same 8 tokens three times in a row.",
         "Loops flatter n-gram drafting: where they are common, distrust the gain and look at the sampling settings.",
     ),
+    _counter(
+        "invalid_outputs", "requests", ("route",),
+        "Structured outputs that came to their end and do not have the form that was asked of them.",
+        "Should stay 0: a grammar holds them to it. File a bug; the guardrail stops speculation if that is the cause.",
+    ),
     _histogram(
         "time_to_first_token_seconds", ARM, TTFT_BUCKETS,
         "Seconds from the arrival of a request to its first token.",
@@ -188,6 +197,16 @@ _TABLE = (
         "Compare with verify seconds: drafting that costs as much as it saves should be off.",
     ),
     _counter(
+        "shadow_seconds", "seconds", (),
+        "Seconds of drafting that nobody verifies: drafters that do not serve, scored beside live requests.",
+        "Under 1 % of the cycles' seconds but for a start and after a change; it is what knowing them costs.",
+    ),
+    _counter(
+        "shadowed_requests", "requests", ("drafter",),
+        "Requests beside which a drafter proposed that did not serve them.",
+        "Zero for a drafter that does not serve: nothing new is learned of it.",
+    ),
+    _counter(
         "verify_seconds", "seconds", (),
         "Seconds of the target's decode passes and the choice of their tokens.",
         "The floor of every cycle; grows with load and with the tokens verified.",
@@ -259,6 +278,21 @@ _TABLE = (
         "Below 1: speculation loses there; `paceline off ROUTE` while you look.",
     ),
     _gauge(
+        "engine_speedup_ratio", "ratio", (),
+        "As paceline_speedup_ratio, over everything that is served: the gain of all that Paceline does.",
+        "The one figure for the whole server; read it with its interval. Absent while unknown.",
+    ),
+    _gauge(
+        "engine_speedup_low_ratio", "ratio", (),
+        "Lower end of the 95 % interval of paceline_engine_speedup_ratio.",
+        "Above 1: the gain is proved.",
+    ),
+    _gauge(
+        "engine_speedup_high_ratio", "ratio", (),
+        "Upper end of the 95 % interval of paceline_engine_speedup_ratio.",
+        "Below 1: `paceline off --all` while you look.",
+    ),
+    _gauge(
         "predicted_speedup_ratio", "ratio", (*CONTEXT, "load"),
         "Gain over plain that the cost model predicts for the policy's schedule at a load.",
         "Far from the measured speedup: see paceline_cost_model_error_ratio.",
@@ -285,8 +319,43 @@ _TABLE = (
     ),
     _gauge(
         "cost_model_error_ratio", "ratio", (),
-        "Median absolute relative error of the predicted cycle seconds; absent before the first cycles.",
+        "Median absolute relative error of the seconds predicted for cycles before the model learned from them.",
         "Above 0.1 for long: decisions lean on a wrong cost; look for other work on the machine.",
+    ),
+    _counter(
+        "changes_found", "changes", ("kind",),
+        "Alarms that acceptance, the cost of a cycle or a version is not as it was: what was learned is dropped.",
+        "After a rollout: as it should be. Every few minutes: traffic swings, or other work takes the processors.",
+    ),
+    _gauge(
+        "safety_budget_seconds", "seconds", (),
+        "Engine seconds that speculation may still lose against plain before only proven arms go on, then none.",
+        "Falling: predictions are too hopeful, see paceline_cost_model_error_ratio.",
+    ),
+    _gauge(
+        "safety_budget_cap_seconds", "seconds", (),
+        "Most that the safety budget can hold: 1 % of the plain work of 500 requests.",
+        "See paceline_safety_budget_seconds.",
+    ),
+    _gauge(
+        "safety_hold", "boolean", (),
+        "1 while the safety budget is spent, so that nothing but pins speculates.",
+        "It opens by itself as plain cycles fill the budget again.",
+    ),
+    _counter(
+        "safety_holds", "changes", (),
+        "Times that the safety budget was spent.",
+        "Often: speculation hardly pays on this machine at this load; raise tuner.margin.",
+    ),
+    _gauge(
+        "guardrail_held", "boolean", ("route", "check"),
+        "1 while a guardrail holds a route plain, or lets only a share of its requests try again; * is every route.",
+        "`paceline explain ROUTE --language L` tells what was measured.",
+    ),
+    _counter(
+        "guardrail_trips", "changes", ("route", "check"),
+        "Times that a guardrail held a route plain.",
+        "Again and again: speculation breaks an objective there; `paceline off ROUTE`, or a looser objective.",
     ),
     _gauge(
         "linear_floor_ratio", "ratio", (),

@@ -20,6 +20,8 @@ from prometheus_client.registry import Collector
 
 from policies.stats import BlockEnd, CycleStats, EngineInfo, EngineStatus, FinishReason, RequestStats, SequenceStats
 from policies.types import OTHER_ROUTE, UNDETERMINED, Policy, Reason
+from tuner.guardrails import Standing
+from tuner.learning import ChangeKind
 from tuner.metric_table import LANGUAGE_LIMIT, LENGTH_BUCKETS, LONGEST_BUCKET, METRICS, PREFIX, Kind, Metric
 from tuner.snapshot import PolicySnapshot
 
@@ -86,6 +88,7 @@ class Metrics:
             "prefill_tokens_total",
             "reused_tokens_total",
             "preemptions_total",
+            "shadow_seconds_total",
         ):
             self._count(name, (), 0.0)
         for drafter in info.drafters:
@@ -109,6 +112,7 @@ class Metrics:
             self._count("cycles_total", (window,), 1)
             self._observe("cycle_seconds", (window,), stats.cycle_seconds)
             self._count("verify_seconds_total", (), stats.verify_seconds)
+            self._count("shadow_seconds_total", (), stats.shadow_seconds)
             for drafter, seconds in stats.draft_seconds.items():
                 self._count("draft_seconds_total", (self._drafter(drafter),), seconds)
             for sequence in stats.sequences:
@@ -124,6 +128,9 @@ class Metrics:
             self._count("decisions_total", (route, stats.decision.reason.value), 1)
             self._count("decision_errors_total", (), stats.decision.reason is Reason.ERROR)
             self._count("looped_requests_total", (route,), stats.looped)
+            self._count("invalid_outputs_total", (route,), stats.valid is False)
+            for shadow in stats.decision.shadows:
+                self._count("shadowed_requests_total", (self._drafter(shadow),), 1)
             self._count("output_tokens_total", arm, stats.output_tokens)
             self._count("request_draft_seconds_total", arm, stats.draft_seconds)
             self._count("request_verify_seconds_total", arm, stats.verify_seconds)
@@ -220,6 +227,22 @@ class Metrics:
             _set(samples, "baseline_cycle_seconds", (str(cell.load),), cell.seconds)
             if cell.load == 1 and cell.seconds > 0:
                 _set(samples, "linear_floor_ratio", (), self._info.linear_seconds / cell.seconds)
+
+        if snapshot.engine_gain is not None:
+            _set(samples, "engine_speedup_ratio", (), snapshot.engine_gain.estimate)
+            _set(samples, "engine_speedup_low_ratio", (), snapshot.engine_gain.low)
+            _set(samples, "engine_speedup_high_ratio", (), snapshot.engine_gain.high)
+        for kind in ChangeKind:
+            _set(samples, "changes_found_total", (kind,), snapshot.changes_found.get(kind, 0))
+        _set(samples, "safety_budget_seconds", (), snapshot.safety.budget_seconds)
+        _set(samples, "safety_budget_cap_seconds", (), snapshot.safety.cap_seconds)
+        _set(samples, "safety_hold", (), snapshot.cycle_policy.hold)
+        _set(samples, "safety_holds_total", (), snapshot.safety.held)
+        for state in snapshot.guardrails:
+            if state.route == EVERYWHERE or self._route(state.route) == state.route:
+                labels = (state.route, state.check.value)
+                _set(samples, "guardrail_held", labels, state.standing is not Standing.WATCHING)
+                _set(samples, "guardrail_trips_total", labels, state.trips)
 
     def _count(self, name: str, labels: Labels, amount: float) -> None:
         self._counts[name][labels] += amount

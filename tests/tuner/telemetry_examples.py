@@ -17,7 +17,9 @@ from policies.types import (
     RequestFeatures,
     SamplingClass,
 )
+from tuner.guardrails import Check, GuardrailState, Standing, Verdict
 from tuner.metrics import Gauges
+from tuner.safety import Gate, SafetyState
 from tuner.snapshot import BaselineCell, KillSwitch, PolicySnapshot, Throughput
 
 ROUTES = ("code-edit", "chat")
@@ -26,7 +28,7 @@ NOW = 1_800_000_000.0
 
 INFO = EngineInfo(
     model="tiny",
-    drafters=("none", "ngram"),
+    drafters=("none", "ngram", "suffix"),
     dtype="float32",
     device="cpu",
     threads=1,
@@ -40,6 +42,7 @@ INFO = EngineInfo(
 STATUS = EngineStatus(cycle=9, running=3, waiting=2, free_slots=3, free_blocks=40, policy_version=1)
 GAUGES = Gauges(engine=STATUS, store_up=True, telemetry_dropped=5, recorder_dropped=7)
 GAIN = Interval(1.9, 1.7, 2.1)
+ERRORS = Interval(0.2, 0.1, 0.37)
 NGRAM_ARM = Arm("ngram", (LoadStep(1, 2, 8, "ngram"), LoadStep(3, 4, 4, "ngram")))
 
 
@@ -102,7 +105,7 @@ def request(
     """A finished request at 10 ms per output token."""
     return RequestStats(
         request_key=1,
-        decision=Decision("d", Context("tiny", route, language), drafter, 8, False, reason, 3),
+        decision=Decision("d", Context("tiny", route, language), drafter, 8, False, reason, 3, ("suffix",)),
         features=RequestFeatures(SamplingClass.GREEDY, structured=False, prompt_tokens=50, max_tokens=64),
         finish=finish,
         output_tokens=output_tokens,
@@ -150,4 +153,11 @@ def snapshot(*policies: Policy, pins: tuple[Pin, ...] = (), kills: tuple[KillSwi
         baseline=(BaselineCell(1, 50, 0.016, 0.02), BaselineCell(4, 10, 0.022, 0.05)),
         cost_error=0.06,
         switchback_share=0.2,
+        engine_gain=Interval(1.5, 1.4, 1.6),
+        safety=SafetyState(Gate.PROVEN, 2.5, 5.0, 1),
+        changes_found={"acceptance": 2},
+        guardrails=(
+            GuardrailState("chat", Check.ERRORS, Verdict.FAILED, Standing.TRIPPED, 0.02, 30, ERRORS, NOW + 60, 3),
+            GuardrailState("*", Check.MEMORY, Verdict.SUCCESS),
+        ),
     )

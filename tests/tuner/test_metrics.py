@@ -27,7 +27,7 @@ from tuner.snapshot import KillSwitch, PolicySnapshot
 
 LABEL_SETS = {
     "route", "language", "drafter", "outcome", "reason", "window", "position", "length_bucket", "load",
-    "state", "version", "model", "dtype", "device", "python",
+    "state", "version", "model", "dtype", "device", "python", "check", "kind",
 }  # fmt: skip
 UNITS = {"seconds", "ratio", "tokens", "requests", "cycles", "blocks", "sequences", "changes", "pins", "events", "info"}
 
@@ -180,6 +180,38 @@ def test_measurements_of_the_snapshot_are_told() -> None:
     assert samples["cost_model_error_ratio"] == 0.06
     assert samples["switchback_share_ratio"] == 0.2
     assert samples["snapshot_timestamp_seconds"] == NOW
+
+
+def test_the_gain_of_everything_the_budget_and_what_was_found_are_told() -> None:
+    samples = read(make_metrics())
+    assert [samples[f"engine_speedup_{part}"] for part in ("low_ratio", "ratio", "high_ratio")] == [1.4, 1.5, 1.6]
+    assert (samples["safety_budget_seconds"], samples["safety_budget_cap_seconds"]) == (2.5, 5.0)
+    assert (samples["safety_hold"], samples["safety_holds_total"]) == (0, 1)
+    assert samples["changes_found_total{kind=acceptance}"] == 2
+    assert samples["changes_found_total{kind=cost}"] == 0
+    unknown = read(make_metrics(), replace(snapshot(), engine_gain=None))
+    assert "engine_speedup_ratio" not in unknown, "an unknown gain must not be a number"
+
+
+def test_guardrails_are_told_by_route_and_check_and_unknown_routes_are_left_out() -> None:
+    found = snapshot()
+    stranger = replace(found.guardrails[0], route="x-1")
+    samples = read(make_metrics(), replace(found, guardrails=(*found.guardrails, stranger)))
+    assert samples["guardrail_held{route=chat,check=errors}"] == 1
+    assert samples["guardrail_trips_total{route=chat,check=errors}"] == 3
+    assert samples["guardrail_held{route=*,check=memory}"] == 0
+    assert len([key for key in samples if key.startswith("guardrail_held")]) == 2
+
+
+def test_shadows_and_outputs_without_their_form_are_counted() -> None:
+    metrics = make_metrics()
+    metrics.fold_cycle(replace(cycle(sequence()), shadow_seconds=0.002))
+    for valid in (True, False, None):
+        metrics.fold_request(replace(request(), valid=valid))
+    samples = read(metrics)
+    assert samples["shadow_seconds_total"] == pytest.approx(0.002)
+    assert samples["shadowed_requests_total{drafter=suffix}"] == 3
+    assert samples["invalid_outputs_total{route=code-edit}"] == 1
 
 
 def test_only_pins_and_kills_that_have_not_expired_count() -> None:
