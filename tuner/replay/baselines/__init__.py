@@ -5,10 +5,75 @@ Plain and the fixed arms are not among them: `tuner.replay.run` plays those with
 
 from collections.abc import Callable
 
-from tuner.replay.oracle import Truth
+from tuner.replay.baselines.bandit_spec import Exp3, UcbPaper, UcbRepo
+from tuner.replay.baselines.cascade import Cascade
+from tuner.replay.baselines.goodput import TurboSpec, VllmGoodput
+from tuner.replay.baselines.hedge_spec import HedgeSpec
+from tuner.replay.baselines.hugging_face import ConfidenceThreshold, Heuristic
+from tuner.replay.baselines.ik_llama import EpsilonGreedy
+from tuner.replay.baselines.nightjar import Nightjar
+from tuner.replay.baselines.sglang import EmaTiers, ThroughputAware
+from tuner.replay.baselines.thompson import Thompson
+from tuner.replay.hindsight import (
+    Hindsight,
+    Single,
+    best_fixed,
+    best_per_context,
+    best_per_context_and_load,
+    best_per_load,
+)
+from tuner.replay.oracle import ConfidentOracle, Truth
 from tuner.replay.player import Player
+
+_PUBLISHED: dict[str, Callable[[Single], Player]] = {
+    "hf-heuristic": Heuristic,
+    "hf-confidence": ConfidenceThreshold,
+    "sglang-ema": EmaTiers,
+    "sglang-throughput": ThroughputAware,
+    "goodput-turbospec": TurboSpec,
+    "goodput-vllm": VllmGoodput,
+    "ucbspec-paper": UcbPaper,
+    "ucbspec-repo": UcbRepo,
+    "exp3spec": Exp3,
+    "hedgespec": HedgeSpec,
+    "nightjar": Nightjar,
+    "cascade": Cascade,
+    "ik-llama": EpsilonGreedy,
+}
+_IN_HINDSIGHT: dict[str, Callable[[Hindsight], Player]] = {
+    "best-fixed": best_fixed,
+    "best-per-load": best_per_load,
+    "best-per-context": best_per_context,
+    "best-per-context-load": best_per_context_and_load,
+}
+
+
+class _Remembered:
+    """The hindsight of the last truth that was asked for: all controllers of a trace share it."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Truth, Hindsight] | None = None
+
+    def of(self, truth: Truth) -> Hindsight:
+        if self._last is None or self._last[0] is not truth:
+            self._last = truth, Hindsight(truth)
+        return self._last[1]
 
 
 def controllers() -> dict[str, Callable[[Truth], Player]]:
-    """What makes each baseline, by its name. Only those in hindsight look at the truth."""
-    return {}
+    """What makes each baseline, by its name. Those in hindsight look at the truth, and those that cannot choose a
+    drafter are given the best single one; the others look at nothing but what a controller is told."""
+    remembered = _Remembered()
+
+    def in_hindsight(make: Callable[[Hindsight], Player]) -> Callable[[Truth], Player]:
+        return lambda truth: make(remembered.of(truth))
+
+    def published(make: Callable[[Single], Player]) -> Callable[[Truth], Player]:
+        return lambda truth: make(remembered.of(truth).single)
+
+    return {
+        "oracle-confidence": ConfidentOracle,
+        **{name: in_hindsight(make) for name, make in _IN_HINDSIGHT.items()},
+        **{name: published(make) for name, make in _PUBLISHED.items()},
+        "thompson": lambda truth: Thompson(),
+    }
