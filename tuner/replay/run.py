@@ -25,8 +25,9 @@ from tuner.replay.trace_file import load
 ORACLE = "oracle"
 OURS = "paceline"
 PLAIN_CONTROLLER = "plain"
-STATIC_TABLE = "static table by load"
-GOODPUT = "goodput"
+STATIC_TABLE = "best-per-load"
+GOODPUT = "goodput-turbospec"
+GOODPUT_TABLE = "goodput-vllm"
 HINDSIGHT = frozenset[str]()
 FIXED = "fixed"
 """Every drafter of the trace with each of these block lengths."""

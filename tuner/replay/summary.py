@@ -15,7 +15,7 @@ from tuner.replay.compare import (
     requests_until_recovered,
     share_interval,
 )
-from tuner.replay.run import GOODPUT, ORACLE, OURS, STATIC_TABLE, Done
+from tuner.replay.run import GOODPUT, GOODPUT_TABLE, ORACLE, OURS, STATIC_TABLE, Done
 from tuner.replay.scenarios import ScenarioBook
 
 REGRET_BAR = 2.0
@@ -174,7 +174,7 @@ def _margin_bars(comparison: Comparison, book: ScenarioBook, shipped: Sequence[s
     for name in shipped:
         if not book.scenarios[name].compared:
             continue
-        for rival, bar in ((STATIC_TABLE, STATIC_BAR), (GOODPUT, GOODPUT_BAR)):
+        for rival, bar in ((STATIC_TABLE, STATIC_BAR), (GOODPUT, GOODPUT_BAR), (GOODPUT_TABLE, GOODPUT_BAR)):
             runs = comparison.of(name, rival)
             if runs:
                 faster = [
