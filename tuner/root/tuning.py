@@ -68,6 +68,6 @@ def guard_of(snapshot: PolicySnapshot) -> str | None:
         if guardrail.standing is Standing.TRIPPED:
             where = "everywhere" if guardrail.route == ANY else f"on the route {guardrail.route}"
             return f"the guardrail of {guardrail.check.value} has tripped {where}"
-    if snapshot.safety.gate is not Gate.OPEN:
-        return "the safety budget is nearly spent"
+    if snapshot.safety.gate is Gate.HELD:
+        return "the safety budget is spent"
     return None
