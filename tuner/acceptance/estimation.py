@@ -26,7 +26,7 @@ ANY = "*"
 """Stands for the route or language of counts that only a margin still knows."""
 _RATIO_TOKENS = 400.0
 """Re-blocked tokens that the correction of a margin's parent is worth (of all: no correction)."""
-_RATIO_BLOCKS = 50.0
+_RATIO_BLOCKS = 200.0
 """Blocks that a route's correction is worth to a cell."""
 
 

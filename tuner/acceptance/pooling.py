@@ -42,10 +42,12 @@ class Margins:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How much true hazards vary, as a share of m (1 - m): of cells around their margins, of margins around all."""
+    """How much true hazards vary, as a share of m (1 - m); what is offered varies otherwise than what is kept."""
 
-    cells: float
-    margins: float
+    cells: Floats
+    """(B,): of cells around what their margins say."""
+    margins: Floats
+    """(B,): of routes and languages around all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +81,19 @@ def chained(counts: Counted, strength: float, fall: float) -> Floats:
 def spread_of(cells: Counted, margins: Margins, strength: float, fall: float) -> Spread:
     """By the method of moments, from cells and their margins; `strength` is the prior worth of relatives."""
     prior = 1.0 / (1.0 + strength)
+    known = np.full(cells.at.shape[1], prior)
     cells, margins = (
         _first_positions(cells),
         Margins(*map(_first_positions, (margins.everything, margins.route, margins.language))),
     )
     everything = chained(margins.everything, strength, fall)
-    by_route = _posterior(margins.route, everything, prior)
-    by_language = _posterior(margins.language, everything, prior)
-    of_routes = _phi(margins.route, everything, margins.everything, prior)
-    of_languages = _phi(margins.language, everything, margins.everything, prior)
+    by_route = _posterior(margins.route, everything, known)
+    by_language = _posterior(margins.language, everything, known)
     middle = _joined(by_route, by_language, everything)
-    return Spread(_phi(cells, middle, margins.everything, prior), (of_routes + of_languages) / 2.0)
+    support = margins.everything.at
+    of_cells = _phis(cells, middle, support, prior)
+    of_routes, of_languages = (_phis(part, everything, support, prior) for part in (margins.route, margins.language))
+    return Spread(of_cells, (of_routes + of_languages) / 2.0)
 
 
 def shrink(cells: Counted, margins: Margins, spread: Spread, strength: float, fall: float) -> Shrunk:
@@ -98,10 +102,10 @@ def shrink(cells: Counted, margins: Margins, spread: Spread, strength: float, fa
     by_route = _posterior(margins.route, everything, spread.margins)
     by_language = _posterior(margins.language, everything, spread.margins)
     relatives = _joined(by_route, by_language, everything)
-    around = 1.0 / spread.margins - 1.0
+    around = (1.0 / spread.margins - 1.0)[:, None]
     unsure = 1.0 / (around + margins.route.at) + 1.0 / (around + margins.language.at)
     unsure += 1.0 / (_START_BLOCKS + margins.everything.at)
-    worth = np.maximum(1.0 / (spread.cells + unsure) - 1.0, 1e-12)
+    worth = np.maximum(1.0 / (spread.cells[:, None] + unsure) - 1.0, 1e-12)
     # Where relatives never came to a position, the cell's own position before it says more.
     trust = margins.everything.at / (margins.everything.at + strength)
     worth[..., 1:] = np.maximum(worth, (1.0 - trust) * min(strength, _CHAIN_BLOCKS))[..., 1:]
@@ -125,7 +129,7 @@ def _shares_of_relatives(margins: Margins, spread: Spread) -> tuple[Floats, Floa
     """(worth in blocks, mean shares): the margins' shares multiply, over those of all."""
     everything = margins.everything.shares
     buckets = everything.shape[-1]
-    around = 1.0 / spread.margins - 1.0
+    around = 1.0 / spread.margins[0] - 1.0
     mean = (everything + 1.0 / buckets) / (everything.sum(axis=-1, keepdims=True) + 1.0)
     route, language = margins.route.shares, margins.language.shares
     in_route, in_language = route.sum(axis=-1), language.sum(axis=-1)
@@ -134,7 +138,7 @@ def _shares_of_relatives(margins: Margins, spread: Spread) -> tuple[Floats, Floa
     shares = by_route * by_language / mean
     shares /= shares.sum(axis=-1, keepdims=True)
     unsure = 1.0 / (around + in_route) + 1.0 / (around + in_language) + 1.0 / (1.0 + everything.sum(axis=-1))
-    return np.maximum(1.0 / (spread.cells + unsure) - 1.0, 1e-12), shares
+    return np.maximum(1.0 / (spread.cells[0] + unsure) - 1.0, 1e-12), shares
 
 
 def _first_positions(counts: Counted) -> Counted:
@@ -142,25 +146,31 @@ def _first_positions(counts: Counted) -> Counted:
     return Counted(counts.at[..., :_COMPARED], counts.accepted[..., :_COMPARED], counts.shares)
 
 
-def _posterior(counts: Counted, mean: Floats, spread: float) -> Floats:
-    worth = 1.0 / spread - 1.0
+def _posterior(counts: Counted, mean: Floats, spread: Floats) -> Floats:
+    worth = (1.0 / spread - 1.0)[:, None]
     return np.asarray((worth * mean + counts.accepted) / (worth + counts.at))
 
 
-def _phi(counts: Counted, mean: Floats, support: Counted, prior: float) -> float:
-    """The spread of hazards around `mean`, over all buckets and positions with a relative to compare with."""
-    inside = np.clip(mean, 0.02, 0.98)
-    at = counts.at
-    usable = (at > 1.5) & (support.at > 20.0)
+def _phis(counts: Counted, mean: Floats, support: Floats, prior: float) -> Floats:
+    """(B,): the spread around `mean` of what is offered (row 0), and of the hazards of all buckets."""
+    spread = np.empty(mean.shape[1])
+    for rows in (slice(0, 1), slice(1, None)):
+        spread[rows] = _phi(counts.at[:, rows], counts.accepted[:, rows], mean[:, rows], support[:, rows], prior)
+    return spread
+
+
+def _phi(at: Floats, accepted: Floats, mean: Floats, support: Floats, prior: float) -> float:
+    """The spread of hazards around `mean`, where that rests on enough blocks (`support`) to compare with."""
+    usable = (at > 1.5) & (support > 20.0)
     if not usable.any():
         return prior
-    at, accepted, inside = at[usable], counts.accepted[usable], inside[usable]
+    at, accepted, inside = at[usable], accepted[usable], np.clip(mean[usable], 0.02, 0.98)
     squared = (accepted - at * inside) ** 2 / (at * inside * (1.0 - inside))
     spread = prior
     for _ in range(2):
         weight = (at - 1.0) / (1.0 + (at - 1.0) * spread) ** 2
         # The prior counts as hazards that are known well, whose weight times (n - 1) is 1 / phi^2.
-        held = _PRIOR_TERMS / prior**2
+        held = _PRIOR_TERMS / spread**2
         spread = (np.sum(weight * (squared - 1.0)) + held * prior) / (np.sum(weight * (at - 1.0)) + held)
         spread = float(np.clip(spread, 1e-3, 1.0 - 1e-9))
     return spread

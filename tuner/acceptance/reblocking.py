@@ -60,11 +60,12 @@ class Strip:
         return 1.0 - self._silent_followers / (self._followers + 1.0)
 
 
-def reblock(strip: Strip, seed: int, tokens: list[int], blocks: list[int]) -> None:
+def reblock(strip: Strip, seed: int, tokens: list[int], blocks: list[int], *, ended: bool) -> None:
     """Add the tokens and blocks of each block length 1..16 to `tokens` and `blocks`, both indexed by the length.
 
-    Only blocks are counted whose whole length lies in the sequence: which ones do is known before they are tried, so
-    the end of the text takes nothing away from long ones. A gap of two or more unseen positions ends a sequence.
+    A gap of two or more unseen positions ends a sequence. Of one that goes on unseen only blocks are counted whose
+    whole length lies in it: which ones do is known before they are tried. Where the text has `ended`, its last block
+    is counted too, and is cut by the end, as it is when it is served.
     """
     values = strip.values
     stays, comes = _chain(values)
@@ -77,7 +78,11 @@ def reblock(strip: Strip, seed: int, tokens: list[int], blocks: list[int]) -> No
         while end < size and (values[end] != UNSEEN or (end + 1 < size and values[end + 1] != UNSEEN)):
             end += 1
         if end - first > 1:
-            _cut(_lengths(strip, first, end, stays, comes, seed), tokens, blocks)
+            lengths = _lengths(strip, first, end, stays, comes, seed)
+            if ended and end >= size - 1:
+                _cut_to_the_end([*lengths, *[0] * (size - end)], tokens, blocks)
+            else:
+                _cut(lengths, tokens, blocks)
         first = end + 1
 
 
@@ -132,6 +137,20 @@ def _cut(lengths: Sequence[int], tokens: list[int], blocks: list[int]) -> None:
             place += (kept if kept < length else length) + 1
             count += 1
         tokens[length] += place
+        blocks[length] += count
+
+
+def _cut_to_the_end(lengths: list[int], tokens: list[int], blocks: list[int]) -> None:
+    size = len(lengths)
+    # The last token of a text is never a draft: a block asks for no more than is left but one.
+    lengths = [min(kept, size - 1 - place) for place, kept in enumerate(lengths)]
+    for length in range(1, MAX_BLOCK_LENGTH + 1):
+        place = count = 0
+        while place < size:
+            kept = lengths[place]
+            place += (kept if kept < length else length) + 1
+            count += 1
+        tokens[length] += size
         blocks[length] += count
 
 

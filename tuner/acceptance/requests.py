@@ -87,7 +87,7 @@ class LiveRequests:
             if place is not None:
                 part.runs[place] += 1
         if len(live.cycles) >= _KEPT_CYCLES:
-            self._reblock(stats.request_key, live)
+            self._reblock(stats.request_key, live, ended=False)
 
     def add_shadow(self, cycle: int, stats: ShadowStats, place: int) -> None:
         """A shadow that was decided in a cycle, after the request's sequence of that cycle."""
@@ -105,7 +105,7 @@ class LiveRequests:
         live = self._live.pop(request_key, None)
         if live is None:
             return
-        self._reblock(request_key, live)
+        self._reblock(request_key, live, ended=True)
         for drafter, part in live.parts.items():
             runs = np.array(part.runs, dtype=np.float64).reshape(2, LENGTHS)
             accepted = runs.sum(axis=0)[::-1].cumsum()[::-1][1:]
@@ -124,7 +124,7 @@ class LiveRequests:
         live = self._live[request_key] = _Live()
         return live
 
-    def _reblock(self, request_key: int, live: _Live) -> None:
+    def _reblock(self, request_key: int, live: _Live, *, ended: bool) -> None:
         cycles = sorted(live.cycles, key=lambda pair: pair[0])
         live.cycles = []
         ends: list[int] = []
@@ -139,7 +139,7 @@ class LiveRequests:
             strip = Strip(end)
             _mark_blocks(strip, drafter, cycles)
             _mark_shadows(strip, drafter, cycles, ends, sorted(shadows, key=lambda pair: pair[0]))
-            reblock(strip, request_key ^ crc32(drafter.encode()) << 32, part.tokens, part.blocks)
+            reblock(strip, request_key ^ crc32(drafter.encode()) << 32, part.tokens, part.blocks, ended=ended)
 
 
 def _mark_blocks(strip: Strip, drafter: str, cycles: list[tuple[int, SequenceStats]]) -> None:
