@@ -32,6 +32,7 @@ from tuner.cli import app as command_line
 from tuner.metrics import METRICS
 from tuner.settings import Settings, setting_rows
 from tuner.settings_loader import OTHER_VARIABLES
+from tuner.tune.knobs import KNOBS, PER_ROUTE
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -342,6 +343,27 @@ def _interval(found: Mapping[str, Any]) -> str:
     return f"{found['estimate']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
 
 
+def knobs_table() -> str:
+    """Every knob of the slow loop."""
+    read_by = {
+        "ngram": "`ngram`",
+        "suffix": "`suffix`, and pairs with it",
+        "learned": "learned drafters",
+        "": "every cycle or prompt",
+    }
+    rows = [
+        (
+            f"`{knob.group}.{knob.name}`",
+            f"{knob.low:g} to {knob.high:g}",
+            read_by[knob.drafter],
+            "yes" if knob.name in PER_ROUTE else "no",
+            " and ".join(f"`{ground.value}`" for ground in knob.grounds),
+        )
+        for knob in KNOBS
+    ]
+    return markdown(("Knob", "Bounds", "Read by", "A route may have its own", "Searched `--on`"), rows)
+
+
 def scenarios_table() -> str:
     """Every scenario of bench."""
     return markdown(("Scenario", "What it measures"), [(f"`{name}`", text) for name, text in SCENARIOS.items()])
@@ -424,6 +446,7 @@ TABLES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "README.md": {"run": run_table, "drafters": drafters_table},
     "docs/measuring.md": {"bars": bars_table, "scenarios": scenarios_table},
     "docs/how-it-works.md": {"rooms": rooms_table},
+    "docs/tuning.md": {"knobs": knobs_table},
     "docs/requests.md": {"neutral": fields_without_effect_table},
     "docs/reference.md": {
         "commands": commands_table,
