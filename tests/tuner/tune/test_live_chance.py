@@ -35,8 +35,7 @@ class Steered:
 
 
 def live_run(speed: Callable[[float], float], trials: int, seed: int) -> tuple[int, int]:
-    """(adoptions, candidates) of a study, over cycles of an engine whose windows are as fast as `speed` says of the stop,
-    times noise of their own."""
+    """(adoptions, candidates) of a study: windows are as fast as `speed` says of the stop, times noise of their own."""
     clock, source, steered, audit = FakeClock(), random.Random(seed), Steered(), list[AuditEntry]()
     storage = InMemoryStorage()
 
