@@ -6,11 +6,12 @@ replay's clock. It is told what an engine is told: a calibration with its errors
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from policies.allocate import Candidate, allocate
 from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy, Outlook, Survival, Window
+from policies.ledger import Ledger
 from policies.plan import Prospect, plan
 from policies.stats import (
     BlockEnd,
@@ -44,8 +45,8 @@ class _Own:
 
     decision: Decision
     features: RequestFeatures
-    slack: float = 0.0
-    """In plain cycles of one sequence, as `engine.slack` keeps it."""
+    outlook: Outlook = _NO_OUTLOOK
+    ledger: Ledger = field(default_factory=Ledger)
     cycles: int = 0
 
 
@@ -99,7 +100,7 @@ class Ours:
                 one.requested = 0
                 one.shadows = ()
             return
-        unit = policy.cost.seconds(1, 1, 0) if policy.cost is not None else 0.0
+        unit = policy.cost.seconds(1, 1, 0) if policy.cost is not None else 1.0
         prospects = []
         kv_tokens = 0
         for one in running:
@@ -114,8 +115,12 @@ class Ours:
             outlook = policy.outlooks.get((decision.drafter, context.route, context.language))
             if outlook is None:
                 outlook = policy.default_outlooks.get(decision.drafter, _NO_OUTLOOK)
+            own.outlook = outlook
+            price = policy.draft_costs.get(decision.drafter)
+            drafting = price.seconds(1, 1, 1) / unit if price is not None and cap > 0 else 0.0
+            slack = own.ledger.slack(policy.max_neighbour_slowdown, own=drafting) * unit
             limit = policy.tpot_limits.get(context.route)
-            prospects.append(Prospect(decision.drafter, outlook, cap, decision.forced, own.slack * unit, limit))
+            prospects.append(Prospect(decision.drafter, outlook, cap, decision.forced, slack, limit))
         planned = plan(
             prospects, policy.cost, policy.draft_costs, kv_tokens, policy.margin, policy.max_neighbour_slowdown
         )
@@ -127,22 +132,39 @@ class Ours:
         policy = self._policy
         if not any([one.proposed for one in running]):
             return
-        unit = policy.cost.seconds(1, 1, 0) if policy.cost is not None else 0.0
+        cost = policy.cost
+        if cost is None:
+            return
+        load = len(running)
+        unit = cost.seconds(1, 1, 0)
         candidates = []
-        kv_tokens = 0
+        kv_tokens = sum([one.kv_tokens for one in running])
+        plain_seconds = cost.seconds(load, load, kv_tokens)
         for one in running:
             own: _Own = one.notes
             decision = own.decision
             context = decision.context
-            kv_tokens += one.kv_tokens
             curve: tuple[float, ...] = ()
+            expected = drafting = 0.0
+            if one.requested:
+                tokens = own.outlook.tokens
+                expected = tokens[min(one.requested, len(tokens) - 1)]
+                price = policy.draft_costs.get(decision.drafter)
+                if price is not None:
+                    drafting = price.seconds(1, one.proposed, one.proposed)
             if one.proposed:
                 survival = policy.survivals.get((decision.drafter, context.route, context.language))
                 if survival is None:
                     survival = policy.default_survivals.get(decision.drafter, _NO_SURVIVAL)
                 curve = survival.of(one.confidence)
+                expected -= sum(curve[: one.proposed])
+            slack = own.ledger.slack(
+                policy.max_neighbour_slowdown,
+                expected=max(expected, 0.0) * plain_seconds / unit,
+                own=drafting / unit,
+            )
             limit = policy.tpot_limits.get(context.route)
-            candidates.append(Candidate(one.proposed, curve, decision.forced, own.slack * unit, limit))
+            candidates.append(Candidate(one.proposed, curve, decision.forced, slack * unit, limit))
         lengths = allocate(
             candidates,
             policy.cost,
@@ -259,10 +281,17 @@ class Ours:
         if cost is None:
             return
         unit = cost.seconds(1, 1, 0)
-        bound = policy.max_neighbour_slowdown * cost.seconds(load, load, kv_tokens) / unit
-        seconds = (cost.seconds(rows, load, kv_tokens) + self._drafting_price(running)) / unit
+        plain = cost.seconds(load, load, kv_tokens) / unit
+        taken = (cost.seconds(rows, load, kv_tokens) + self._drafting_price(running) + self._shadow_seconds) / unit
         for one in running:
-            one.notes.slack += bound * one.emitted - seconds
+            alone = plain
+            if one.requested:
+                seconds = cost.seconds(load + one.verified, load, kv_tokens)
+                price = policy.draft_costs.get(one.drafter)
+                if price is not None:
+                    seconds += price.seconds(1, one.proposed, one.proposed)
+                alone = seconds / unit
+            one.notes.ledger.enter(plain * one.emitted, alone, taken)
 
 
 def engine_info(world: World) -> EngineInfo:
