@@ -186,7 +186,7 @@ def _margin_bars(comparison: Comparison, book: ScenarioBook, shipped: Sequence[s
 
 def _baseline_bars(comparison: Comparison, shipped: Sequence[str]) -> list[Bar]:
     """Against the baseline that comes closest, on the mean and on any scenario."""
-    rivals = [name for name in comparison.controllers if name not in (OURS, ORACLE)]
+    rivals = [name for name in comparison.controllers if name != OURS and not name.startswith(ORACLE)]
     means: Mapping[str, Interval] = {
         rival: cell.over_ours
         for rival in rivals

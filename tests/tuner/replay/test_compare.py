@@ -17,7 +17,7 @@ from tuner.replay.compare import (
 )
 from tuner.replay.fixed_play import FixedRuns
 from tuner.replay.played import account
-from tuner.replay.run import GOODPUT, ORACLE, OURS, STATIC_TABLE, Done, Job
+from tuner.replay.run import GOODPUT, GOODPUT_TABLE, ORACLE, OURS, STATIC_TABLE, Done, Job
 from tuner.replay.scenarios import shipped_scenarios
 from tuner.replay.summary import Comparison, bars
 
@@ -129,16 +129,22 @@ def test_the_table_and_goodput_are_compared_on_mixed_traffic() -> None:
             run_of("mixed", OURS, seed, 1.0),
             run_of("mixed", STATIC_TABLE, seed, 5.0),
             run_of("mixed", GOODPUT, seed, 5.0),
+            run_of("mixed", GOODPUT_TABLE, seed, 9.0),
         ]
         for seed in range(4)
     ]
     found = verdicts(Comparison([done("mixed", seed, rows) for seed, rows in enumerate(runs)]))
     assert found[f"mixed: percent faster than {STATIC_TABLE}"] == "holds"
     assert found[f"mixed: percent faster than {GOODPUT}"] == "fails"
+    assert found[f"mixed: percent faster than {GOODPUT_TABLE}"] == "holds"
 
 
 def test_the_closest_baseline_is_the_bar_on_the_mean_and_the_worst_one_on_each_scenario() -> None:
-    table = {"bursty": {OURS: 1.0, "a": 3.0, "b": 9.0}, "load-sine": {OURS: 2.0, "a": 0.5, "b": 9.0}}
+    known = {ORACLE: 0.0, "oracle-confidence": -1.0}
+    table = {
+        "bursty": {OURS: 1.0, "a": 3.0, "b": 9.0} | known,
+        "load-sine": {OURS: 2.0, "a": 0.5, "b": 9.0} | known,
+    }
     comparison = Comparison(
         [
             done(scenario, seed, [run_of(scenario, name, seed, regret) for name, regret in regrets.items()])
