@@ -8,7 +8,7 @@ import hmac
 import json
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from http import HTTPStatus
 from importlib.metadata import version as installed_version
 from typing import Annotated
@@ -120,6 +120,16 @@ def _refuse_repeated(pairs: list[tuple[str, object]]) -> None:
                 HTTPStatus.UNPROCESSABLE_ENTITY, f"The body names {shown(name)} twice in one object; give it once."
             )
         seen.add(name)
+
+
+@contextlib.contextmanager
+def _told_as_problems() -> Iterator[None]:
+    try:
+        yield
+    except StoreError as error:
+        raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
+    except SettingsError as error:
+        raise ProblemError(HTTPStatus.CONFLICT, str(error)) from error
 
 
 class _Api:
@@ -295,10 +305,8 @@ class _Api:
     def start_tuning(self, body: TuningBody, actor: Actor = "unknown") -> LiveStatus:
         """Begin the live study, or go on with it: what it adopted before is in force again."""
         live = self._live()
-        try:
+        with _told_as_problems():
             started = live.start(actor, body.reason)
-        except (StoreError, SettingsError) as error:
-            raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
         if not started:
             raise ProblemError(HTTPStatus.CONFLICT, "The live study runs already; DELETE ends it.")
         return live.status
@@ -308,7 +316,8 @@ class _Api:
     ) -> LiveStatus:
         """End the live study within a cycle; what it adopted stays, unless it is to be taken back."""
         live = self._live()
-        live.stop(actor, reason, revert=revert)
+        with _told_as_problems():
+            live.stop(actor, reason, revert=revert)
         return live.status
 
     def _live(self) -> LiveTuning:

@@ -10,10 +10,10 @@ from policies.types import Mode
 from tuner.controller import Controller
 from tuner.guardrails import Standing
 from tuner.safety import Gate
-from tuner.settings import Settings
+from tuner.settings import Settings, SettingsError
 from tuner.snapshot import PolicySnapshot
-from tuner.tune.knobs import EVERYWHERE, PER_ROUTE, Ground, Knob, Point, searched
-from tuner.tune.live import LiveOptions, LiveStudy, LiveTuning
+from tuner.tune.knobs import EVERYWHERE, NOTHING_TO_TRY, PER_ROUTE, Ground, Knob, Point, searched
+from tuner.tune.live import Hold, LiveOptions, LiveStudy, LiveTuning
 
 _STEERED = (Mode.AUTO, Mode.CANARY)
 
@@ -33,6 +33,8 @@ def live_tuning(
 
         model, drafters = info().model, info().drafters
         space = _space(settings, drafters)
+        if not space:
+            raise SettingsError(NOTHING_TO_TRY)
         production = point.values(EVERYWHERE, [knob.name for knob in space])
         identity = {"model": model, "drafters": list(drafters)}
         storage = open_storage(tune.storage or default_storage(settings.database.url))
@@ -60,14 +62,14 @@ def _space(settings: Settings, drafters: tuple[str, ...]) -> tuple[Knob, ...]:
     return tuple(knob for knob in space if knob.name in PER_ROUTE)
 
 
-def guard_of(snapshot: PolicySnapshot) -> str | None:
-    """Why no candidate may serve now."""
+def guard_of(snapshot: PolicySnapshot) -> Hold | None:
+    """What keeps candidates from serving; the one that serves may be the cause of all but an operator's order."""
     if any(kill.route == ANY for kill in snapshot.kill_switches):
-        return "speculation is switched off everywhere"
+        return Hold("speculation is switched off everywhere", ends_candidate=False)
     for guardrail in snapshot.guardrails:
         if guardrail.standing is Standing.TRIPPED:
             where = "everywhere" if guardrail.route == ANY else f"on the route {guardrail.route}"
-            return f"the guardrail of {guardrail.check.value} has tripped {where}"
+            return Hold(f"the guardrail of {guardrail.check.value} has tripped {where}", ends_candidate=True)
     if snapshot.safety.gate is Gate.HELD:
-        return "the safety budget is spent"
+        return Hold("the safety budget is spent", ends_candidate=True)
     return None

@@ -16,6 +16,9 @@ Values = Mapping[str, float]
 """A value for each knob of a study, by name."""
 
 
+NOTHING_TO_TRY = "No loaded drafter reads a knob that could be tried there: load one, or tune all traffic."
+
+
 class Ground(StrEnum):
     """Where candidates are measured."""
 

@@ -71,6 +71,16 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """Why no candidate may serve now."""
+
+    reason: str
+    """In a few words."""
+    ends_candidate: bool
+    """Whether the candidate that serves may be the cause, and is dropped; else it goes on afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
 class LiveOptions:
     """How closely, and for how large a share of time, candidates serve."""
 
@@ -105,7 +115,7 @@ class LiveTuning:
         steered: Steered,
         open_study: Callable[[Point], LiveStudy],
         cost: Callable[[], PassCost | None],
-        guard: Callable[[], str | None],
+        guard: Callable[[], Hold | None],
         audit: Callable[[AuditEntry], None],
         options: LiveOptions,
         clock: Callable[[], float],
@@ -117,7 +127,7 @@ class LiveTuning:
             steered: takes knobs.
             open_study: the study against a production, begun or taken up; raises `StoreError` or `SettingsError`.
             cost: the cost of a plain cycle as it is known now.
-            guard: why no candidate may serve now, in a word or two; None if it may.
+            guard: what keeps candidates from serving now; None if nothing does.
             audit: takes what was changed and why.
             clock: Unix seconds.
             monotonic: seconds, for windows.
@@ -127,8 +137,8 @@ class LiveTuning:
         self._audit, self._options, self._clock, self._monotonic = audit, options, clock, monotonic
         self._lock = threading.Lock()
         self._configured = steered.production.with_own(kept_apart)
-        self._studies: list[LiveStudy] = []
-        """Each against the production that the one before adopted."""
+        self._study: LiveStudy
+        """Against what serves now."""
         self._adopted: dict[str, float] = {}
         self._tried = 0
         self._windows = Windows(options.window_seconds, options.share, options.seed)
@@ -164,25 +174,30 @@ class LiveTuning:
         with self._lock:
             if self._state not in (State.OFF, State.FINISHED, State.FAILED):
                 return False
-            self._tried = 0
             self._follow()
+            self._tried = 0
             self._record(actor, "tune-start", reason, {"adopted": dict(self._adopted)})
             self._next()
             return True
 
     def stop(self, actor: str, reason: str, *, revert: bool) -> None:
-        """End it within a cycle; with `revert` serve again with what the configuration says."""
+        """End it within a cycle; with `revert` serve again with what the configuration says, now and from then on.
+
+        Raises:
+            StoreError, SettingsError: it has ended, and serves as it should, but the studies cannot be told.
+        """
         with self._lock:
             self._serve(0)
             self._candidate = None
             self._set(State.OFF, "No live study runs.")
+            adopted = dict(self._adopted)
             if revert:
-                for study in self._studies:
-                    study.keep(_ADOPTED, None)
                 self._steered.set_production(self._configured)
-            self._record(actor, "tune-revert" if revert else "tune-stop", reason, {"adopted": dict(self._adopted)})
+                self._adopted = {}
+            self._record(actor, "tune-revert" if revert else "tune-stop", reason, {"adopted": adopted})
             if revert:
-                self._studies, self._adopted = [], {}
+                for study, _ in self._chain():
+                    study.keep(_ADOPTED, None)
 
     def fold_cycle(self, stats: CycleStats) -> None:
         """Count a cycle for the candidate's windows or for production's."""
@@ -210,12 +225,13 @@ class LiveTuning:
 
     def _move(self) -> None:
         now = self._monotonic()
-        guard = self._guard()
-        if guard is not None:
-            if self._serving:
-                self._drop(f"a guard tripped: {guard}")
+        hold = self._guard()
+        if hold is not None:
+            if self._serving and hold.ends_candidate:
+                self._drop(hold.reason)
             if self._candidate is not None:
-                self._set(State.HELD, f"No candidate may serve now: {guard}.")
+                self._serve(0)
+                self._set(State.HELD, f"No candidate may serve now: {hold.reason}.")
                 self._windows.begin(now)
             return
         if self._state is State.HELD:
@@ -254,7 +270,7 @@ class LiveTuning:
         candidate, before = self._candidate, self._steered.production
         after = before.with_values(EVERYWHERE, candidate.values)
         self._tell(interval.estimate)
-        self._studies[-1].keep(_ADOPTED, dict(candidate.values))
+        self._study.keep(_ADOPTED, dict(candidate.values))
         self._steered.set_production(after)
         reason = (
             f"trial {candidate.number} of the live study was {interval.estimate:.3f} times production "
@@ -266,29 +282,39 @@ class LiveTuning:
 
     def _tell(self, ratio: float) -> None:
         self._serve(0)
-        self._studies[-1].tell(self._candidate.number, ratio)
+        self._study.tell(self._candidate.number, ratio)
         self._tried += 1
 
     def _follow(self) -> None:
-        """Open the study against production; where it has adopted something, that is production, and so on."""
-        studies: list[LiveStudy] = []
-        adopted: dict[str, float] = {}
-        point = self._configured
-        while True:
-            study = self._open_study(point)
-            studies.append(study)
+        """Serve with what was adopted, and go on with the study against it."""
+        chain = self._chain()
+        point, adopted = self._configured, dict[str, float]()
+        for study, before in chain:
+            self._study, point = study, before
             values = study.kept(_ADOPTED)
-            if values is None:
-                break
-            adopted |= values
-            point = point.with_values(EVERYWHERE, values)
-        self._studies, self._adopted = studies, adopted
+            if values is not None and study is not chain[-1][0]:
+                adopted |= values
+        self._adopted = adopted
         if self._steered.production != point:
             self._steered.set_production(point)
 
+    def _chain(self) -> list[tuple[LiveStudy, Point]]:
+        """The study against the configuration; where it has adopted something, the one against that, and so on. A
+        production that comes again ends it: there it goes on."""
+        chain: list[tuple[LiveStudy, Point]] = []
+        point = self._configured
+        while True:
+            study = self._open_study(point)
+            again = any(point == before for _, before in chain)
+            chain.append((study, point))
+            values = study.kept(_ADOPTED)
+            if again or values is None:
+                return chain
+            point = point.with_values(EVERYWHERE, values)
+
     def _next(self) -> None:
         """Take the next candidate, unless the study is over."""
-        study = self._studies[-1]
+        study = self._study
         self._candidate, self._first, self._comparison = None, None, Comparison()
         ratios = [trial.ratio for trial in study.trials if not trial.is_production]
         if self._tried >= self._options.trials or should_stop(ratios, self._options.margin, PATIENCE):

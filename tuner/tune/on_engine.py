@@ -8,7 +8,16 @@ from rich.console import Console
 
 from tuner.bench.rounds import Session, open_session
 from tuner.settings import Settings, SettingsError
-from tuner.tune.knobs import EVERYWHERE, Ground, Point, Values, production_point, production_values, searched
+from tuner.tune.knobs import (
+    EVERYWHERE,
+    NOTHING_TO_TRY,
+    Ground,
+    Point,
+    Values,
+    production_point,
+    production_values,
+    searched,
+)
 from tuner.tune.options import TuneOptions
 from tuner.tune.report import Found, tell_beginning, tell_trial, tell_verdict
 from tuner.tune.search import search
@@ -69,6 +78,8 @@ async def tune_on_engine(settings: Settings, options: TuneOptions, console: Cons
         info = session.service.client.info
         for scope in options.scopes:
             space = searched(settings, scope, info.drafters, Ground.ENGINE)
+            if not space:
+                raise SettingsError(NOTHING_TO_TRY)
             identity = {
                 "model": info.model,
                 "drafters": list(info.drafters),

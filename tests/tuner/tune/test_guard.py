@@ -35,4 +35,6 @@ def guardrail(standing: Standing, route: str = "chat") -> PolicySnapshot:
     ],
 )
 def test_a_guard_names_what_holds_candidates_back(found: PolicySnapshot, guard: str | None) -> None:
-    assert guard_of(found) == guard
+    hold = guard_of(found)
+    assert (None if hold is None else hold.reason) == guard
+    assert hold is None or hold.ends_candidate is (not found.kill_switches)

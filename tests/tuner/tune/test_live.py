@@ -14,7 +14,7 @@ from policies.types import Policy
 from tests.tuner.simulated_engine import SimulatedEngine, Truth, _Running
 from tuner.controller import ControllerOptions
 from tuner.tune.knobs import EVERYWHERE, KNOBS, Knob, Point
-from tuner.tune.live import LiveOptions, LiveTuning, State
+from tuner.tune.live import Hold, LiveOptions, LiveTuning, State
 from tuner.tune.study import Study
 
 PRODUCTION = Knobs(ngram_min_match=2, ngram_max_match=16, draft_stop=0.07, draft_temperature=1.0, prefill_chunk=128)
@@ -83,7 +83,7 @@ class Rig:
     by_match: Callable[[int], Truth]
     options: LiveOptions = OPTIONS
     storage: BaseStorage = field(default_factory=InMemoryStorage)
-    guard: str | None = None
+    guard: Hold | None = None
     audit: list[AuditEntry] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -219,7 +219,7 @@ def test_a_guard_that_trips_ends_the_candidate_and_holds_the_study_until_it_is_o
         rig.serve(1)
     trial = rig.live.status.trial
     assert rig.engine.policy.window.trial == trial
-    rig.guard = "the safety budget is spent"
+    rig.guard = Hold("the safety budget is spent", ends_candidate=True)
     rig.serve(20)
     assert rig.state == "held"
     assert "the safety budget is spent" in rig.live.status.sentence
@@ -231,6 +231,44 @@ def test_a_guard_that_trips_ends_the_candidate_and_holds_the_study_until_it_is_o
     rig.serve(100)
     assert rig.state == "trying"
     assert any(stats.window.trial for stats in rig.engine.cycles[held_from:])
+
+
+def test_an_order_that_is_no_fault_of_the_candidate_holds_it_and_lets_it_go_on() -> None:
+    rig = Rig(one_best)
+    rig.live.start("somebody", "a test")
+    for _ in range(500):
+        if rig.engine.policy.window.trial:
+            break
+        rig.serve(1)
+    trial = rig.live.status.trial
+    rig.guard = Hold("speculation is switched off everywhere", ends_candidate=False)
+    rig.serve(20)
+    assert (rig.state, rig.live.status.trial, rig.engine.policy.window.trial) == ("held", trial, 0)
+    rig.guard = None
+    rig.serve(2)
+    assert (rig.state, rig.live.status.trial) == ("trying", trial)
+
+
+def test_a_production_that_comes_again_ends_the_chain_of_adoptions() -> None:
+    """5 was adopted against 2, and 2 against 5: neither a start nor a revert goes round for ever."""
+    rig = Rig(all_alike)
+    for production, adopted in ((2, 5), (5, 2)):
+        point = Point({EVERYWHERE: Knobs(ngram_min_match=production)}, 0.02)
+        rig.open_study(point).keep("adopted", {"ngram_min_match": adopted})
+    rig.live.start("somebody", "a test")
+    assert rig.shortest == 2
+    rig.live.stop("somebody", "x", revert=True)
+    rig.live.start("somebody", "again")
+    assert rig.shortest == 2
+    assert rig.live.status.adopted == {}
+
+
+def test_what_was_adopted_is_forgotten_by_a_revert_before_a_start() -> None:
+    rig = Rig(all_alike)
+    rig.open_study(rig.engine.controller.production).keep("adopted", {"ngram_min_match": 5})
+    rig.live.stop("somebody", "never again", revert=True)
+    rig.live.start("somebody", "a test")
+    assert rig.shortest == 2
 
 
 def test_a_stop_is_in_force_at_once_and_keeps_production() -> None:
