@@ -15,14 +15,16 @@ epoch that still counts; it only rises, when acceptance has changed.
 """
 
 from array import array
+from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from policies.types import MAX_BLOCK_LENGTH
-from tuner.acceptance.change import ChangeTest
+from tuner.acceptance.change import PRIOR_CORRELATION, CellTest, effective
 
 Floats = NDArray[np.float64]
 Record: TypeAlias = "array[int]"
@@ -45,7 +47,13 @@ KEPT_RECORDS = 16
 """Newest records of one cell that are kept and read: four half-lives, for a single replica."""
 _RECENT = 1024
 """Newest entries kept in order, to be counted again when acceptance has changed."""
-_NOTHING = 1023
+_FINISHED = 32
+"""Newest finished requests of one cell that are kept for the same reason."""
+_BLOCKS_OF_A_REQUEST = 30
+_PRIOR_REQUESTS = 5.0
+"""Requests that the prior correlation is worth."""
+_LEAST_CORRELATION = 0.03
+NO_PLACE = 1023
 _MASK = 1023
 MOMENTS = 1 + 2 * MAX_BLOCK_LENGTH
 
@@ -77,6 +85,28 @@ class Moments:
         self.emitted_sums[0] += tokens
         self.emitted_sums[1] += blocks
 
+    @property
+    def correlation(self) -> float:
+        """Of first drafts within a request, as blocks of one draft or as they were served, from the design effect
+        1 + (n - 1) * correlation of clusters of n blocks (Kish 1965)."""
+        requests = float(self.cross[0, 0])
+        if self.emitted_sums[1, 1]:
+            tokens, blocks = self.emitted_sums[:, 1].tolist()
+            kept = tokens - blocks
+            squares, products, sizes = self.emitted[:, 1].tolist()
+            squares, products = squares - 2.0 * products + sizes, products - sizes
+        else:
+            first = MAX_BLOCK_LENGTH + 1
+            blocks, kept = self.cross[0, [1, first]].tolist()
+            squares, products, sizes = self.cross[[first, 1, 1], [first, first, 1]].tolist()
+        if requests < 2.0 or sizes <= 2.0 * blocks or not 0.0 < kept < blocks:
+            return PRIOR_CORRELATION
+        mean = kept / blocks
+        spread = (squares - 2.0 * mean * products + mean * mean * sizes) * requests / (requests - 1.0)
+        found = (spread / (blocks * mean * (1.0 - mean)) - 1.0) / (sizes / blocks - 1.0)
+        blend = (found * (requests - 1.0) + PRIOR_CORRELATION * _PRIOR_REQUESTS) / (requests - 1.0 + _PRIOR_REQUESTS)
+        return float(min(max(blend, _LEAST_CORRELATION), 1.0))
+
     def add(self, other: "Moments") -> None:
         self.cross += other.cross
         self.emitted += other.emitted
@@ -88,13 +118,46 @@ class Moments:
         return float(self.cross[0, 0]), self.cross.tobytes() + self.emitted.tobytes()
 
 
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What one request brought of one drafter."""
+
+    drafter: str
+    route: str
+    language: str
+    at: Floats
+    """at_1..at_16 over its blocks of every confidence."""
+    accepted: Floats
+    """ac_1..ac_16."""
+    tokens: Floats
+    """By block length 0..16, of its re-blocked text; all zeros where the drafter's proposals depend on its blocks."""
+    blocks: Floats
+
+    @property
+    def first_drafts(self) -> tuple[float, float]:
+        """(blocks, first drafts kept), of blocks of one draft, or as they were served where there are none."""
+        if self.blocks[1]:
+            return float(self.blocks[1]), float(self.tokens[1] - self.blocks[1])
+        return float(self.at[0]), float(self.accepted[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Landmark:
+    """A request that finished."""
+
+    mark: int
+    seen: int
+    """Entries of its cell by then."""
+    finished: Finished
+
+
 class Cell:
     """One drafter in one context."""
 
     __slots__ = (
         "_values",
-        "change",
         "epoch",
+        "finished",
         "floor",
         "moments",
         "open",
@@ -103,6 +166,7 @@ class Cell:
         "revision",
         "room",
         "seen",
+        "test",
         "touched",
     )
 
@@ -117,7 +181,9 @@ class Cell:
         """Blocks that the open record still takes."""
         self.moments: dict[str, Moments] = {}
         """By replica; all of them since `floor`."""
-        self.change = ChangeTest()
+        self.test = CellTest()
+        self.finished: deque[Landmark] = deque(maxlen=_FINISHED)
+        """The last requests that finished, oldest first, to be counted again."""
         self.recent: Record = array("I")
         self.seen = 0
         """Entries so far, forgotten ones too: how much there is to learn from, and so when relatives look again."""
@@ -143,31 +209,43 @@ class Cell:
             del recent[:_RECENT]
         recent.append(share | offer << 10 | run << 20)
 
-    def restart(self, replica: str, epoch_blocks: int, blocks: int) -> None:
-        """Forget all but the last `blocks` blocks (or as many of them as are at hand)."""
+    def restart(self, replica: str, epoch_blocks: int, after: int) -> None:
+        """Forget what came up to landmark `after`; what came since is counted again, as far as it is at hand."""
+        marks = [(landmark.mark, landmark.seen) for landmark in self.finished]
+        seen_then = max((seen for mark, seen in marks if mark <= after), default=0)
+        while self.finished and self.finished[0].mark <= after:
+            self.finished.popleft()
         newest = max((epoch for epoch, _ in self.records), default=self.epoch)
         self.records.clear()
         self.moments.clear()
         self.epoch = self.floor = max(newest, self.epoch) + 1
         self.open, self.room = None, 0
         record = self.open_record(replica, epoch_blocks)
-        first = len(self.recent)
-        while first > 0 and blocks > 0:
-            first -= 1
-            blocks -= self.recent[first] >> 20 != _NOTHING
-        for entry in self.recent[first:]:
+        for entry in self.recent[max(0, len(self.recent) - (self.seen - seen_then)) :]:
             for place in (entry & _MASK, entry >> 10 & _MASK, entry >> 20):
-                if place != _NOTHING:
+                if place != NO_PLACE:
                     record[place] += 1
             self.room -= 1
+        for landmark in self.finished:
+            self._add_sums(replica, epoch_blocks, landmark.finished)
         self.revision += 1
 
-    def add_emitted(self, replica: str, epoch_blocks: int, tokens: Floats, blocks: Floats) -> None:
-        """Count a finished request's re-blocked tokens and blocks by length."""
-        record = np.frombuffer(self.open_record(replica, epoch_blocks), dtype=np.int32)
-        record[TOKENS:BLOCKS] += tokens.astype(np.int32)
-        record[BLOCKS:] += blocks.astype(np.int32)
+    def correlation(self, replica: str) -> float:
+        """Of first drafts within a request of this replica."""
+        moments = self.moments.get(replica)
+        return PRIOR_CORRELATION if moments is None else moments.correlation
+
+    def add_request(self, replica: str, epoch_blocks: int, one: Finished, mark: int) -> None:
+        """Count a finished request's sums; `mark` numbers the requests of all cells."""
+        self._add_sums(replica, epoch_blocks, one)
+        self.finished.append(Landmark(mark, self.seen, one))
         self.revision += 1
+
+    def _add_sums(self, replica: str, epoch_blocks: int, one: Finished) -> None:
+        self.moments.setdefault(replica, Moments()).add_request(one.at, one.accepted, one.tokens, one.blocks)
+        record = np.frombuffer(self.open_record(replica, epoch_blocks), dtype=np.int32)
+        record[TOKENS:BLOCKS] += one.tokens.astype(np.int32)
+        record[BLOCKS:] += one.blocks.astype(np.int32)
 
     def absorb(self, other: "Cell", replica: str, epoch_blocks: int) -> None:
         """Count as one's own what this replica counted in `other`, which is no more. Other replicas keep theirs."""
@@ -231,12 +309,9 @@ class Cell:
         return totals
 
     def _first_drafts(self) -> tuple[int, int]:
-        """(blocks, first drafts kept) of all records, without regard to age."""
-        counts = np.zeros(SIZE, dtype=np.int64)
-        for record in self.records.values():
-            counts += np.frombuffer(record, dtype=np.int32)
-        runs = counts[RUNS:TOKENS].reshape(BUCKETS, 2, LENGTHS)
-        return int(counts[:BUCKETS].sum()), int(runs[1:, :, 1:].sum())
+        """(blocks, first drafts kept) of all records re-blocked to one draft, without regard to age."""
+        tokens, blocks = (sum(record[place + 1] for record in self.records.values()) for place in (TOKENS, BLOCKS))
+        return blocks, tokens - blocks
 
     def summed_moments(self) -> Moments | None:
         """Over the replicas; None where no request has finished."""
@@ -293,18 +368,14 @@ class Cell:
             moments.emitted = _sums(emitted, moments.emitted.shape)
             moments.emitted_sums = _sums(sums, moments.emitted_sums.shape)
         cell._raise(floor)
-        cell.change = ChangeTest(*cell._first_drafts())
+        blocks, kept = cell._first_drafts()
+        if blocks:
+            # How they fell to requests is not known: as if each had brought this many.
+            worth = effective(_BLOCKS_OF_A_REQUEST, PRIOR_CORRELATION) / _BLOCKS_OF_A_REQUEST
+            cell.test.add(blocks * worth, kept * worth, 0, requests=max(1, blocks // _BLOCKS_OF_A_REQUEST))
         # What was counted after the state was saved may be with others already: it goes on in a new epoch.
         cell.epoch += 1
         return cell
-
-
-def place_of(bucket: int, kept: int, rejected: bool) -> int:
-    """Where a run of `kept` drafts is counted; a rejection after it is known, or it was censored there."""
-    return RUNS + bucket * ROW + (kept if rejected else LENGTHS + kept)
-
-
-NO_PLACE = _NOTHING
 
 
 def _empty() -> Record:

@@ -18,8 +18,8 @@ class Curve:
     offered: tuple[float, ...]
     """O_1, O_2, ...: the share of blocks in which at least j tokens are proposed if that many are requested."""
     emitted: tuple[float, ...]
-    """E(0), E(1), ...: tokens a cycle if every block had that length: blocks start where they then would, and the end of
-    a request cuts its last one. E(0) is 1, and none is smaller than the one before."""
+    """E(0), E(1), ...: tokens a cycle if every block had that length: blocks start where they then would, and the end
+    of a request cuts its last one. E(0) is 1, and none is smaller than the one before."""
     low: tuple[float, ...]
     """Lower end of the 95 % interval of `unconditioned`."""
     high: tuple[float, ...]

@@ -56,8 +56,6 @@ class Estimates:
     """(rows, 3, 17): emitted, low, high."""
     blocks: Floats
     """(rows,)"""
-    first_effect: float
-    """Design effect of the first hazard."""
     spread: Spread
 
     def curve(self, row: int) -> Curve:
@@ -125,7 +123,7 @@ def estimate(counts: Counts, contexts: Sequence[tuple[str, str]], strength: floa
     sums = np.concatenate((values[chosen], total))
     seen = sums[:, :BUCKETS].sum(axis=1)
     emitted = _emitted(sums, [*moments, _total(counts)], route_of, len(routes), unconditioned, deviation, factor)
-    return Estimates(curves, shrunk.shares, tables, emitted, seen, float(effects.hazards[0]), spread)
+    return Estimates(curves, shrunk.shares, tables, emitted, seen, spread)
 
 
 def _places(contexts: Sequence[tuple[str, str]], part: int) -> dict[str, int]:

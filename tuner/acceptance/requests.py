@@ -5,35 +5,18 @@ requests the one that began first is taken as finished.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from zlib import crc32
 
 import numpy as np
 
 from policies.stats import BlockEnd, SequenceStats, ShadowStats
 from policies.types import MAX_BLOCK_LENGTH, PLAIN
-from tuner.acceptance.counts import LENGTHS, ROW, Floats
+from tuner.acceptance.counts import LENGTHS, ROW, Finished
 from tuner.acceptance.reblocking import Strip, reblock
 
 _LIVE_REQUESTS = 1024
 _KEPT_CYCLES = 256
 """Cycles of one request after which its text so far is re-blocked."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """What one request brought of one drafter."""
-
-    drafter: str
-    route: str
-    language: str
-    at: Floats
-    """at_1..at_16 over its blocks of every confidence."""
-    accepted: Floats
-    """ac_1..ac_16."""
-    tokens: Floats
-    """By block length 0..16, of its re-blocked text; all zeros where the drafter's proposals depend on its blocks."""
-    blocks: Floats
 
 
 class _Part:

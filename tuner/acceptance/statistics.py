@@ -9,7 +9,7 @@ import numpy as np
 
 from policies.stats import BlockEnd, CycleStats, SequenceStats
 from policies.types import MAX_BLOCK_LENGTH, PLAIN
-from tuner.acceptance.change import DELTA, Alarm
+from tuner.acceptance.change import DELTA, Alarm, CellTest, DrafterTest, effective
 from tuner.acceptance.counts import (
     BUCKETS,
     EPOCHS_OF_A_HALF_LIFE,
@@ -19,12 +19,12 @@ from tuner.acceptance.counts import (
     RUNS,
     SIZE,
     Cell,
-    Moments,
+    Finished,
 )
 from tuner.acceptance.curves import Curve
 from tuner.acceptance.estimation import ANY, Counts, Estimates, estimate
 from tuner.acceptance.pooling import HEAD_FALL
-from tuner.acceptance.requests import Finished, LiveRequests
+from tuner.acceptance.requests import LiveRequests
 
 _FORMAT = 2
 _GROWTH = math.log(1.02)
@@ -38,7 +38,6 @@ class _Made:
     """What was made of one drafter."""
 
     pooled: Curve
-    first_effect: float
     revisions: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
     """Entries of the cell, and growth of all of the drafter's, that the curve of a context was made at."""
     curves: dict[tuple[str, str], Curve] = field(default_factory=dict)
@@ -82,7 +81,9 @@ class Acceptance:
         self._made: dict[str, _Made] = {}
         self._changed: set[str] = set()
         self._alarms: list[Alarm] = []
+        self._tests: dict[str, DrafterTest] = {}
         self._entries = 0
+        self._finishes = 0
         self._requests = LiveRequests(self._finished, self._feature_heads)
 
     def fold(self, stats: CycleStats) -> None:
@@ -155,17 +156,13 @@ class Acceptance:
         """Requests of which something is kept in memory."""
         return len(self._requests)
 
-    def design_effect(self, drafter: str) -> float:
-        """Variance of the share of first drafts kept over that of independent blocks, as of the last `curves`."""
-        made = self._made.get(drafter)
-        return made.first_effect if made is not None else _FIRST_EFFECT
-
     def reset(self, drafter: str, version: str = "") -> None:
         """Forget all of `drafter`, whose fingerprint is `version` from now on. Only counts of one version merge."""
         self._versions[drafter] = version
         self._cells = {key: cell for key, cell in self._cells.items() if key[0] != drafter}
         self._margins = {key: cell for key, cell in self._margins.items() if key[0] != drafter}
         self._made.pop(drafter, None)
+        self._tests.pop(drafter, None)
         self._requests.forget(drafter)
 
     def merge(self, other: "Acceptance") -> None:
@@ -207,6 +204,7 @@ class Acceptance:
         self._replica = str(state["replica"])
         self._versions, self._cells, self._margins = versions, cells, margins
         self._made.clear()
+        self._tests.clear()
         self._alarms.clear()
         self._requests = LiveRequests(self._finished, self._feature_heads)
         self._fold_away()
@@ -236,25 +234,48 @@ class Acceptance:
         cell.touched = self._entries
         self._changed.add(key[0])
         cell.remember(bucket, offer, run)
-        if cell.change.add(kept > 0):
-            self._test(key, cell)
         return place
-
-    def _test(self, key: _Key, cell: Cell) -> None:
-        change = cell.change.find(self.design_effect(key[0]), self._delta)
-        if change is not None:
-            cell.restart(self._replica, self._epoch_blocks, change.blocks)
-            self._alarms.append(Alarm(*key, change.before, change.after))
 
     def _finished(self, one: Finished) -> None:
         key = (one.drafter, one.route, one.language)
         cell = self._cells.get(key)
         if cell is None:
             return
-        moments = cell.moments.setdefault(self._replica, Moments())
-        moments.add_request(one.at, one.accepted, one.tokens, one.blocks)
-        cell.add_emitted(self._replica, self._epoch_blocks, one.tokens, one.blocks)
+        self._finishes += 1
+        cell.add_request(self._replica, self._epoch_blocks, one, self._finishes)
         self._touch(key, cell)
+        self._look_for_change(key, cell, one)
+
+    def _look_for_change(self, key: _Key, cell: Cell, one: Finished) -> None:
+        blocks, kept = _first_drafts(one, cell.correlation(self._replica))
+        mean = cell.test.known_mean
+        if cell.test.add(blocks, kept, self._finishes):
+            change = cell.test.find(self._delta)
+            if change is not None:
+                cell.restart(self._replica, self._epoch_blocks, change.mark)
+                self._alarms.append(Alarm(*key, change.before, change.after))
+        drafter = key[0]
+        if mean is None:
+            return
+        test = self._tests.setdefault(drafter, DrafterTest())
+        if test.add(blocks, kept, mean, self._finishes):
+            change = test.find(self._delta)
+            if change is not None:
+                del self._tests[drafter]
+                self._restart_all(drafter, change.mark)
+                self._alarms.append(Alarm(drafter, ANY, ANY, change.before, change.after))
+
+    def _restart_all(self, drafter: str, mark: int) -> None:
+        """Every cell of `drafter` keeps what came after `mark`; so do its margins, which hold nothing as new."""
+        for key, cell in self._cells.items():
+            if key[0] == drafter:
+                cell.restart(self._replica, self._epoch_blocks, mark)
+                cell.test = CellTest()
+                correlation = cell.correlation(self._replica)
+                for landmark in cell.finished:
+                    cell.test.add(*_first_drafts(landmark.finished, correlation), landmark.mark)
+        self._margins = {key: cell for key, cell in self._margins.items() if key[0] != drafter}
+        self._changed.add(drafter)
 
     def _touch(self, key: _Key, cell: Cell) -> None:
         cell.touched = self._entries
@@ -300,7 +321,7 @@ class Acceptance:
         fall = HEAD_FALL if drafter in self._feature_heads else 1.0
         found: Estimates = estimate(counts, contexts, self._strength, fall)
         growth = int(math.log1p(sum(cell.seen for _, cell in cells)) / _GROWTH)
-        made = _Made(found.curve(len(contexts)), found.first_effect)
+        made = _Made(found.curve(len(contexts)))
         for row, context in enumerate(contexts):
             cell = own.get(context)
             revision = (cell.revision if cell is not None else 0, growth)
@@ -314,8 +335,11 @@ class Acceptance:
         return made
 
 
-_FIRST_EFFECT = 2.0
-"""Design effect of first drafts before any request has finished."""
+def _first_drafts(one: Finished, correlation: float) -> tuple[float, float]:
+    """(effective blocks, first drafts kept of them)."""
+    blocks, kept = one.first_drafts
+    worth = effective(blocks, correlation)
+    return worth, worth * kept / blocks if blocks else 0.0
 
 
 def product_limit(blocks: Iterable[tuple[int, int]], length: int) -> tuple[float, ...]:

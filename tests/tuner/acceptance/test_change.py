@@ -5,134 +5,218 @@ import json
 import numpy as np
 import pytest
 
-from tests.tuner.acceptance.text import CHAT, cycle, sequence
+from policies.types import Context
+from tests.tuner.acceptance.test_reblocking import texts_of
+from tests.tuner.acceptance.text import Text, bursts, cycle, cycles_of, sequence
 from tuner.acceptance import Acceptance, Alarm
-from tuner.acceptance.change import ChangeTest
+from tuner.acceptance.change import DELTA, CellTest, DrafterTest, effective
+from tuner.acceptance.counts import Moments
 
 KEY = ("chat", "en")
 BLOCKS_OF_A_REQUEST = 30
+SPREAD = 0.1
+"""Standard deviation of the ease of requests."""
+CORRELATION = SPREAD**2 / 0.24
 
 
-def serve(
-    acceptance: Acceptance,
-    generator: np.random.Generator,
-    first: int,
-    requests: int,
-    mean: float,
-    alarms: list[Alarm],
-) -> int:
-    """Requests one after the other, of an ease of their own around `mean`; returns after how many there was an alarm,
-    0 if there was none. Adds it to `alarms`."""
-    for request in range(first, first + requests):
-        ease = float(np.clip(generator.normal(mean, 0.1), 0.02, 0.98))
-        for number, kept in enumerate(generator.random(BLOCKS_OF_A_REQUEST) < ease):
-            one = sequence(CHAT, key=request, requested=1, proposed=1, verified=1, accepted=int(kept))
-            acceptance.fold(cycle(number, [one]))
-        acceptance.finish(request)
-        if (request - first) % 10 == 9:
-            acceptance.curves("ngram", [KEY])
-        alarms.extend(acceptance.alarms())
-        if alarms:
-            return request - first + 1
-    return 0
+class Server:
+    """Requests one after the other, of an ease of their own around a mean."""
+
+    def __init__(self, seed: int) -> None:
+        self.acceptance = Acceptance()
+        self.alarms: list[Alarm] = []
+        self._generator = np.random.default_rng(seed)
+        self._key = 0
+
+    def serve(self, requests: int, mean: float, route: str = "chat", language: str = "en") -> int:
+        """The number of the request after which there was an alarm, counted from 1; 0 if there was none."""
+        context = Context("m", route, language)
+        for request in range(1, requests + 1):
+            self._key += 1
+            ease = float(np.clip(self._generator.normal(mean, SPREAD), 0.02, 0.98))
+            for number, kept in enumerate(self._generator.random(BLOCKS_OF_A_REQUEST) < ease):
+                one = sequence(context, key=self._key, requested=1, proposed=1, verified=1, accepted=int(kept))
+                self.acceptance.fold(cycle(number, [one]))
+            self.acceptance.finish(self._key)
+            self.alarms.extend(self.acceptance.alarms())
+            if self.alarms:
+                return request
+        return 0
 
 
 def test_a_fall_from_60_to_30_percent_is_found_within_30_requests_and_what_came_since_is_kept() -> None:
-    generator = np.random.default_rng(1)
-    acceptance = Acceptance()
-    alarms: list[Alarm] = []
-    assert serve(acceptance, generator, 0, 150, 0.6, alarms) == 0
-    found = serve(acceptance, generator, 150, 40, 0.3, alarms)
+    server = Server(1)
+    assert server.serve(150, 0.6) == 0
+    found = server.serve(40, 0.3)
     assert 0 < found <= 30
-    (alarm,) = alarms
-    assert (alarm.drafter, alarm.route, alarm.language) == ("ngram", *KEY)
+    alarm = server.alarms[0]
+    assert alarm.drafter == "ngram"
     assert alarm.before == pytest.approx(0.6, abs=0.05)
     assert alarm.after == pytest.approx(0.3, abs=0.1)
-    assert acceptance.alarms() == ()
-    curve = acceptance.curves("ngram", [KEY])[1][KEY]
+    assert server.acceptance.alarms() == ()
+    curve = server.acceptance.curves("ngram", [KEY])[1][KEY]
     assert curve.unconditioned[0] == pytest.approx(0.3, abs=0.1)
-    assert 32 <= curve.blocks <= (found + 2) * BLOCKS_OF_A_REQUEST
+    assert curve.emitted[1] == pytest.approx(1.3, abs=0.1)
+    assert 3 * BLOCKS_OF_A_REQUEST <= curve.blocks <= (found + 2) * BLOCKS_OF_A_REQUEST
 
 
 def test_a_rise_is_found_too() -> None:
-    generator = np.random.default_rng(2)
+    server = Server(2)
+    assert server.serve(100, 0.3) == 0
+    assert 0 < server.serve(40, 0.6) <= 30
+
+
+def test_a_change_of_one_context_is_its_own() -> None:
+    server = Server(3)
+    for _ in range(60):
+        assert server.serve(1, 0.6, "chat") == server.serve(3, 0.6, "edit") == server.serve(3, 0.5, "story") == 0
+    found = 0
+    while not found:
+        found = server.serve(1, 0.25, "chat") or server.serve(3, 0.6, "edit") or server.serve(3, 0.5, "story")
+    (alarm,) = server.alarms
+    assert (alarm.route, alarm.language) == KEY
+    curves = server.acceptance.curves("ngram", [KEY, ("edit", "en")])[1]
+    assert curves[KEY].unconditioned[0] == pytest.approx(0.25, abs=0.1)
+    assert curves["edit", "en"].blocks > 3500
+    assert curves["edit", "en"].unconditioned[0] == pytest.approx(0.6, abs=0.05)
+
+
+def test_a_drafter_that_changed_everywhere_is_found_in_50_requests_over_20_contexts() -> None:
+    server = Server(4)
+    contexts = [(f"route-{index}", "en", 0.3 + 0.02 * index) for index in range(20)]
+    for route, language, mean in contexts * 10:
+        assert server.serve(1, mean, route, language) == 0
+    served = 0
+    for route, language, mean in contexts * 3:
+        served += 1
+        if server.serve(1, mean / 2.0, route, language):
+            break
+    assert served <= 50
+    (alarm,) = server.alarms
+    assert (alarm.route, alarm.language) == ("*", "*")
+    assert alarm.after == pytest.approx(alarm.before / 2.0, abs=0.1)
+    curves = server.acceptance.curves("ngram", [(route, language) for route, language, _ in contexts])[1]
+    assert all(curve.blocks <= 4 * BLOCKS_OF_A_REQUEST for curve in curves.values())
+    assert np.mean([curve.unconditioned[0] for curve in curves.values()]) == pytest.approx(0.25, abs=0.08)
+
+
+def test_a_shift_between_contexts_is_no_change() -> None:
+    server = Server(5)
+    for _ in range(60):
+        assert server.serve(4, 0.7, "edit") == server.serve(1, 0.2, "chat") == 0
+    for _ in range(60):
+        assert server.serve(1, 0.7, "edit") == server.serve(4, 0.2, "chat") == 0
+
+
+def test_other_block_lengths_are_no_change_though_blocks_then_start_elsewhere() -> None:
     acceptance = Acceptance()
-    assert serve(acceptance, generator, 0, 100, 0.3, []) == 0
-    assert 0 < serve(acceptance, generator, 100, 40, 0.6, []) <= 30
+    key = 0
+    shares = []
+    for length in (8, 1, 8):
+        texts = texts_of(bursts, length)
+        for text in texts:
+            key += 1
+            text.key = key
+        cycles = cycles_of(texts)
+        for stats in cycles:
+            acceptance.fold(stats)
+        for text in texts:
+            acceptance.finish(text.key)
+        kept = [one.accepted > 0 for stats in cycles for one in stats.sequences if one.requested]
+        shares.append(np.mean(kept))
+    assert shares[1] > 1.2 * shares[0], "the share of first drafts kept is another"
+    assert acceptance.alarms() == ()
 
 
-def test_at_most_one_false_alarm_in_100_stationary_runs_of_20_000_blocks() -> None:
-    """Blocks come in requests of 30 of an ease of their own; the design effect is theirs, as `Acceptance` learns it."""
-    generator = np.random.default_rng(3)
-    alarms = 0
+def test_one_request_that_loops_is_no_change() -> None:
+    server = Server(6)
+    assert server.serve(100, 0.1) == 0
+    looping = Text(10_000, 10_000, 400, (8,), 0.0, 0.0, [True] * 416)
+    for stats in cycles_of([looping]):
+        server.acceptance.fold(stats)
+    server.acceptance.finish(10_000)
+    assert server.serve(100, 0.1) == 0
+
+
+def stationary(seed: int) -> list[list[float]]:
+    """First drafts kept by each request, in 100 runs of 20,000 blocks."""
+    generator = np.random.default_rng(seed)
     requests = 20_000 // BLOCKS_OF_A_REQUEST
-    ease = np.clip(generator.normal(0.6, 0.1, (100, requests)), 0.02, 0.98)
-    kept = generator.random((100, requests, BLOCKS_OF_A_REQUEST)) < ease[:, :, None]
-    effect = float(np.var(kept.mean(axis=2)) * BLOCKS_OF_A_REQUEST / (0.6 * 0.4))
-    assert effect > 1.5, "blocks of a request are alike"
-    for run in kept.reshape(100, -1).tolist():
-        test = ChangeTest()
-        found = [test.find(effect) for one in run if test.add(one)]
+    ease = np.clip(generator.normal(0.6, SPREAD, (100, requests)), 0.02, 0.98)
+    kept: list[list[float]] = generator.binomial(BLOCKS_OF_A_REQUEST, ease).tolist()
+    return kept
+
+
+def test_at_most_one_false_alarm_of_a_cell_in_100_stationary_runs_of_20_000_blocks() -> None:
+    worth = effective(BLOCKS_OF_A_REQUEST, CORRELATION)
+    alarms = 0
+    for run in stationary(7):
+        test = CellTest()
+        found = [
+            test.find(DELTA)
+            for mark, kept in enumerate(run)
+            if test.add(worth, worth * kept / BLOCKS_OF_A_REQUEST, mark)
+        ]
         alarms += any(change is not None for change in found)
     assert alarms <= 1
 
 
-def test_a_drafter_learns_the_design_effect_of_its_first_drafts() -> None:
-    generator = np.random.default_rng(4)
-    acceptance = Acceptance()
-    assert serve(acceptance, generator, 0, 200, 0.6, []) == 0
-    acceptance.curves("ngram", [KEY])
-    # A variance of 0.01 between requests of 30 blocks: 1 + 29 * 0.01 / 0.24.
-    assert acceptance.design_effect("ngram") == pytest.approx(2.2, abs=0.35)
+def test_at_most_one_false_alarm_of_a_drafter_in_100_stationary_runs_of_20_000_blocks() -> None:
+    worth = effective(BLOCKS_OF_A_REQUEST, CORRELATION)
+    alarms = 0
+    for run in stationary(8):
+        cells, test = [CellTest() for _ in range(10)], DrafterTest()
+        for mark, kept in enumerate(run):
+            cell = cells[mark % len(cells)]
+            mean = cell.known_mean
+            cell.add(worth, worth * kept / BLOCKS_OF_A_REQUEST, mark)
+            due = mean is not None and test.add(worth, worth * kept / BLOCKS_OF_A_REQUEST, mean, mark)
+            if due and test.find(DELTA) is not None:
+                alarms += 1
+                break
+    assert alarms <= 1
 
 
-def test_a_change_shrinks_the_cell_to_its_relatives_and_leaves_the_others_alone() -> None:
-    acceptance = Acceptance(half_life_blocks=1e6)
-    for index in range(3000):
-        acceptance.add_block("ngram", "chat", "da", 1, 1, int(index % 10 < 3))
-        acceptance.add_block("ngram", "edit", "en", 1, 1, int(index % 10 < 3))
-        acceptance.add_block("ngram", *KEY, 1, 1, int(index % 10 < 8))
-    for _ in range(200):
-        acceptance.add_block("ngram", *KEY, 1, 1, 0)
-    (alarm,) = acceptance.alarms()
-    assert alarm == Alarm("ngram", *KEY, alarm.before, 0.0)
-    assert alarm.before == pytest.approx(0.8, abs=0.02)
-    pooled, curves = acceptance.curves("ngram", [KEY, ("chat", "da")])
-    assert curves[KEY].blocks <= 200
-    assert 0.0 < curves[KEY].unconditioned[0] < 0.1
-    assert curves["chat", "da"].blocks == pytest.approx(3000, rel=0.01)
-    assert pooled.unconditioned[0] < 0.31
+def test_the_correlation_within_requests_is_learned() -> None:
+    generator = np.random.default_rng(9)
+    moments = Moments()
+    nothing = np.zeros(17)
+    for ease in np.clip(generator.normal(0.6, SPREAD, 400), 0.02, 0.98):
+        kept = float(generator.binomial(BLOCKS_OF_A_REQUEST, ease))
+        tokens, blocks, at, accepted = nothing.copy(), nothing.copy(), nothing[1:].copy(), nothing[1:].copy()
+        at[0], accepted[0] = BLOCKS_OF_A_REQUEST, kept
+        moments.add_request(at, accepted, tokens, blocks)
+    served = moments.correlation
+    assert served == pytest.approx(CORRELATION, abs=0.015)
+    assert Moments().correlation == 0.2
 
 
 def test_a_change_that_one_replica_found_holds_for_those_that_merge_it() -> None:
-    found, other = Acceptance(replica="found"), Acceptance(replica="other")
+    found, other = Server(10), Acceptance(replica="other")
+    found.serve(100, 0.8)
     for index in range(2000):
-        found.add_block("ngram", *KEY, 1, 1, int(index % 10 < 8))
         other.add_block("ngram", *KEY, 1, 1, int(index % 10 < 8))
-    for _ in range(200):
-        found.add_block("ngram", *KEY, 1, 1, 0)
-    assert len(found.alarms()) == 1
-    other.merge(found)
-    found.merge(other)
-    for acceptance in (found, other):
-        assert acceptance.curves("ngram", [KEY])[1][KEY].unconditioned[0] < 0.1
+    assert found.serve(40, 0.1) > 0
+    other.merge(found.acceptance)
+    found.acceptance.merge(other)
+    for acceptance in (found.acceptance, other):
+        assert acceptance.curves("ngram", [KEY])[1][KEY].unconditioned[0] < 0.25
 
 
 def test_a_change_while_it_was_down_is_found_after_a_restart() -> None:
-    before, after = Acceptance(), Acceptance()
-    for index in range(2000):
-        before.add_block("ngram", *KEY, 1, 1, int(index % 10 < 8))
-    after.restore(json.loads(json.dumps(before.state())))
-    for _ in range(128):
-        after.add_block("ngram", *KEY, 1, 1, 0)
-    (alarm,) = after.alarms()
-    assert alarm.before == pytest.approx(0.8, abs=0.02)
-    assert after.curves("ngram", [KEY])[1][KEY].unconditioned[0] < 0.1
+    server = Server(11)
+    assert server.serve(100, 0.8) == 0
+    state = json.loads(json.dumps(server.acceptance.state()))
+    server.acceptance = Acceptance()
+    server.acceptance.restore(state)
+    assert 0 < server.serve(40, 0.2) <= 30
+    assert server.alarms[0].before == pytest.approx(0.8, abs=0.05)
+    assert server.acceptance.curves("ngram", [KEY])[1][KEY].unconditioned[0] < 0.3
 
 
-def test_the_memory_of_the_test_grows_as_a_logarithm() -> None:
-    test = ChangeTest()
-    for index in range(200_000):
-        test.add(index % 3 == 0)
-    assert len(test._pieces) < 100
-    assert sum(blocks for blocks, _ in test._pieces) == 200_000
+def test_the_memory_of_a_test_grows_as_a_logarithm() -> None:
+    test = CellTest()
+    for index in range(100_000):
+        test.add(10.0, 3.0, index)
+    assert len(test._pieces.pieces) < 120
+    assert test.blocks == pytest.approx(1e6)

@@ -9,22 +9,11 @@ import pytest
 
 from policies.stats import CycleStats, SequenceStats, ShadowStats
 from policies.types import MAX_BLOCK_LENGTH
-from tests.tuner.acceptance.text import CHAT, Text, cycle, cycles_of, sequence
+from tests.tuner.acceptance.text import CHAT, Text, bursts, cycle, cycles_of, sequence
 from tuner.acceptance import Acceptance, Curve
 
 TOKENS = 200
 REQUESTS = 400
-
-
-def bursts(chance: random.Random) -> list[bool]:
-    """Two states that are kept with 0.9, in which drafts are right with 0.95 and 0.3."""
-    good = chance.random() < 0.5
-    right = []
-    for _ in range(TOKENS + MAX_BLOCK_LENGTH):
-        if chance.random() >= 0.9:
-            good = not good
-        right.append(chance.random() < (0.95 if good else 0.3))
-    return right
 
 
 def steady(chance: random.Random) -> list[bool]:

@@ -101,6 +101,17 @@ class Text:
         )
 
 
+def bursts(chance: random.Random) -> list[bool]:
+    """Two states that are kept with 0.9, in which drafts are right with 0.95 and 0.3."""
+    good = chance.random() < 0.5
+    right = []
+    for _ in range(216):
+        if chance.random() >= 0.9:
+            good = not good
+        right.append(chance.random() < (0.95 if good else 0.3))
+    return right
+
+
 def cycles_of(texts: Sequence[Text], load: int = 8) -> list[CycleStats]:
     """All of them served in numbered cycles, `load` at a time."""
     cycles: list[CycleStats] = []
