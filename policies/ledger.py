@@ -7,8 +7,8 @@ larger of
     alone: what the same cycles would have taken with its own drafts alone
 
 since neither what it would have waited without anybody's drafts, nor what it waits for its own, is its neighbours'
-doing. All is by the cost model in force, and kept in units of the model's plain cycle of one sequence: where the machine is
-found to be slower or faster than before, the past counts in what it would cost today.
+doing. All is by the cost model in force, and kept in units of the model's plain cycle of one sequence: where the
+machine is found to be slower or faster than before, the past counts in what it would cost today.
 """
 
 
