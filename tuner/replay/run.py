@@ -28,7 +28,6 @@ PLAIN_CONTROLLER = "plain"
 STATIC_TABLE = "best-per-load"
 GOODPUT = "goodput-turbospec"
 GOODPUT_TABLE = "goodput-vllm"
-HINDSIGHT = frozenset[str]()
 FIXED = "fixed"
 """Every drafter of the trace with each of these block lengths."""
 FIXED_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)

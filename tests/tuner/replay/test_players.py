@@ -16,17 +16,18 @@ import pytest
 
 from policies.types import MAX_BLOCK_LENGTH
 from tests.tuner.replay.small_traces import small_trace
+from tuner.replay.baselines import HINDSIGHT, INFORMED
 from tuner.replay.baselines.fixed import Fixed
 from tuner.replay.oracle import Oracle, Truth
 from tuner.replay.player import Player, Running, Shadowed, WatchingPlayer, World
-from tuner.replay.run import HINDSIGHT, all_controllers
+from tuner.replay.run import all_controllers
 from tuner.replay.simulate import play
 from tuner.replay.trace import DraftTrace, Trace, TracedRequest
 
 DECIDED, TOLD = "decided", "told"
 Entry = tuple[str, Any]
 
-ONLINE = [name for name in all_controllers() if name not in HINDSIGHT]
+ONLINE = [name for name in all_controllers() if name not in HINDSIGHT | INFORMED]
 
 
 class Logged:
@@ -123,6 +124,34 @@ def test_no_decision_depends_on_the_tokens_that_it_would_judge(name: str, seed: 
     truth = Truth(trace)
     factory = all_controllers()[name]
     assert parting(factory(truth), factory(truth), trace, seed, known_share) == TOLD
+
+
+@pytest.mark.parametrize("name", sorted(INFORMED))
+@pytest.mark.parametrize("seed", range(4))
+def test_those_that_see_more_than_an_engine_tells_decide_alike_until_the_text_comes_to_what_is_new(
+    name: str, seed: int
+) -> None:
+    trace = replace(changing_trace(seed), loads=(1,) * 80)
+    truth = Truth(trace)
+    factory = all_controllers()[name]
+    decided: list[list[tuple[int, int, str, int]]] = []
+    for played in (trace, another_future(trace, seed, 0.5)):
+        seen: list[tuple[int, int, str, int]] = []
+        player = factory(truth)
+        plan = player.plan
+
+        def spy(running: list[Running], plan: Any = plan, seen: Any = seen) -> None:
+            plan(running)
+            seen.extend((one.index, one.position, one.drafter, one.requested) for one in running)
+
+        player.plan = spy  # type: ignore[method-assign]
+        play(played, player, 1)
+        decided.append([entry for entry in seen if entry[0] == 0])
+    known = trace.requests[0].output_tokens // 2
+    early = [[entry for entry in entries if entry[1] < known] for entries in decided]
+    assert early[0] == early[1]
+    assert early[0]
+    assert decided[0] != decided[1]
 
 
 def test_a_player_that_looks_at_the_future_is_found_out() -> None:

@@ -46,6 +46,11 @@ _IN_HINDSIGHT: dict[str, Callable[[Hindsight], Player]] = {
     "best-per-context": best_per_context,
     "best-per-context-load": best_per_context_and_load,
 }
+HINDSIGHT = frozenset((*_IN_HINDSIGHT, ConfidentOracle.name))
+"""Those that know the trace. No others do, but for the best single drafter that most are given."""
+INFORMED = frozenset((ConfidenceThreshold.name, HedgeSpec.name))
+"""Those that are published as seeing more than an engine tells: the confidence of a block while it is drafted, and what
+every drafter would have had accepted so far."""
 
 
 class _Remembered:
