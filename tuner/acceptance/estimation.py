@@ -7,7 +7,7 @@ import numpy as np
 
 from policies.cycle_policy import Survival
 from policies.types import MAX_BLOCK_LENGTH
-from tuner.acceptance.counts import BLOCKS, BUCKETS, LENGTHS, SIZE, TOKENS, Floats, Moments
+from tuner.acceptance.counts import BLOCKS, BUCKETS, SIZE, TOKENS
 from tuner.acceptance.curves import Curve
 from tuner.acceptance.hazards import (
     Counted,
@@ -20,6 +20,7 @@ from tuner.acceptance.hazards import (
     student,
     survivals,
 )
+from tuner.acceptance.moments import LENGTHS, Floats, Moments
 from tuner.acceptance.pooling import Margins, Shrunk, Spread, chained, shrink, spread_of
 
 ANY = "*"

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.types import MAX_BLOCK_LENGTH
-from tuner.acceptance.counts import BUCKETS, LENGTHS, ROW, RUNS, Floats, Moments
+from tuner.acceptance.counts import BUCKETS, ROW, RUNS
+from tuner.acceptance.moments import LENGTHS, Floats, Moments
 
 Ints = NDArray[np.int64]
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from policies.types import MAX_BLOCK_LENGTH
-from tuner.acceptance.counts import Floats
 from tuner.acceptance.hazards import Counted
+from tuner.acceptance.moments import Floats
 
 _SURE = 1e-4
 """Hazards are kept this far from 0 and 1, so that their logits exist."""

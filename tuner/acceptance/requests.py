@@ -11,7 +11,8 @@ import numpy as np
 
 from policies.stats import BlockEnd, SequenceStats, ShadowStats
 from policies.types import MAX_BLOCK_LENGTH, PLAIN
-from tuner.acceptance.counts import LENGTHS, ROW, Finished
+from tuner.acceptance.counts import ROW
+from tuner.acceptance.moments import LENGTHS, Finished
 from tuner.acceptance.reblocking import Strip, reblock
 
 _LIVE_REQUESTS = 1024

@@ -7,22 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from policies.stats import BlockEnd, CycleStats, SequenceStats
-from policies.types import MAX_BLOCK_LENGTH, PLAIN
+from policies.stats import CycleStats
+from policies.types import MAX_BLOCK_LENGTH
+from tuner.acceptance.blocks import observed_length
 from tuner.acceptance.change import DELTA, Alarm, CellTest, DrafterTest, effective
 from tuner.acceptance.counts import (
     BUCKETS,
     EPOCHS_OF_A_HALF_LIFE,
-    LENGTHS,
     NO_PLACE,
     ROW,
     RUNS,
     SIZE,
     Cell,
-    Finished,
 )
 from tuner.acceptance.curves import Curve
 from tuner.acceptance.estimation import ANY, Counts, Estimates, estimate
+from tuner.acceptance.moments import LENGTHS, Finished
 from tuner.acceptance.pooling import HEAD_FALL
 from tuner.acceptance.requests import LiveRequests
 
@@ -340,31 +340,3 @@ def _first_drafts(one: Finished, correlation: float) -> tuple[float, float]:
     blocks, kept = one.first_drafts
     worth = effective(blocks, correlation)
     return worth, worth * kept / blocks if blocks else 0.0
-
-
-def product_limit(blocks: Iterable[tuple[int, int]], length: int) -> tuple[float, ...]:
-    """S_1..S_length from (k, a) of each block, pooled with nothing; shorter where no block reached a position."""
-    at, accepted = [0] * length, [0] * length
-    for requested, kept in blocks:
-        for position in range(min(kept, length)):
-            at[position] += 1
-            accepted[position] += 1
-        if kept < min(requested, length):
-            at[kept] += 1
-    curve: list[float] = []
-    survival = 1.0
-    for reached, kept in zip(at, accepted, strict=True):
-        if not reached and survival > 0.0:
-            break
-        survival *= kept / reached if reached else 0.0
-        curve.append(survival)
-    return tuple(curve)
-
-
-def observed_length(sequence: SequenceStats) -> int:
-    """The k under which a block is counted; 0 if the cycle shows nothing of it."""
-    if sequence.requested == 0 or sequence.drafter == PLAIN:
-        return 0
-    if sequence.end is BlockEnd.CENSORED:
-        return sequence.accepted
-    return sequence.requested if sequence.verified == sequence.proposed else sequence.verified

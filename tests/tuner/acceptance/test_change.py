@@ -10,7 +10,7 @@ from tests.tuner.acceptance.test_reblocking import texts_of
 from tests.tuner.acceptance.text import Text, bursts, cycle, cycles_of, sequence
 from tuner.acceptance import Acceptance, Alarm
 from tuner.acceptance.change import DELTA, CellTest, DrafterTest, effective
-from tuner.acceptance.counts import Moments
+from tuner.acceptance.moments import Moments
 
 KEY = ("chat", "en")
 BLOCKS_OF_A_REQUEST = 30
