@@ -70,6 +70,7 @@ def cycle(
     tokens: int,
     kv_tokens: int,
     seconds: float,
+    number: int = 0,
     window: Window = SERVED,
     first_after_switch: bool = False,
     killed: bool = False,
@@ -79,7 +80,7 @@ def cycle(
 ) -> CycleStats:
     """A `CycleStats` of which only what a test is about need be given."""
     return CycleStats(
-        cycle=0,
+        cycle=number,
         policy_version=0,
         window=window,
         first_after_switch=first_after_switch,
@@ -258,6 +259,7 @@ class SimulatedEngine:
         if self.random.random() < self.stall_share:
             seconds *= 5.0
         done = cycle(
+            number=len(self.cycles),
             load=len(running),
             tokens=tokens,
             kv_tokens=kv_tokens,
