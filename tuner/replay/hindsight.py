@@ -157,6 +157,15 @@ class Hindsight:
             float(np.mean([one.prompt_tokens + 1 + one.output_tokens / 2 for one in self._trace.requests])),
         )
 
+    @cached_property
+    def lengths(self) -> dict[str, int]:
+        """The best block length of each drafter for everything, at least 1: for those that choose nothing but it."""
+        seconds = self.fixed_seconds()
+        return {
+            drafter: min(range(1, LENGTHS), key=lambda length: seconds[drafter, length])
+            for drafter in self._trace.drafters
+        }
+
     @property
     def speculates(self) -> bool:
         """Whether the best arm for everything is not plain."""

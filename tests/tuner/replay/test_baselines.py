@@ -25,6 +25,7 @@ from tuner.replay.simulate import simulate
 from tuner.replay.trace import DraftTrace, TracedRequest
 
 SINGLE = Single("learned", 3, tuple(0.6**j for j in range(1, 17)), tuple(float(k) for k in range(17)), 100.0)
+LENGTHS = {"copy": 3, "learned": 3}
 WORLD = World(("copy", "learned"), 8, STEPPED_COSTS, {"copy": 3, "learned": 3}, 7)
 
 
@@ -248,7 +249,7 @@ def test_the_radius_is_three_tokens_of_four_after_ten_pulls() -> None:
 
 
 def test_ucbspec_plays_each_drafter_once_and_then_the_largest_mean_plus_radius_for_each_prompt() -> None:
-    player = UcbPaper(SINGLE)
+    player = UcbPaper(LENGTHS)
     player.start(WORLD, None)
     running = _admitted(player)
     played = []
@@ -267,7 +268,7 @@ def test_ucbspec_plays_each_drafter_once_and_then_the_largest_mean_plus_radius_f
 
 
 def test_exp3spec_starts_with_equal_chances_and_moves_away_from_losses() -> None:
-    player = Exp3(SINGLE)
+    player = Exp3(LENGTHS)
     player.start(WORLD, None)
     running = _admitted(player)
     _cycle(player, running, [0])
@@ -322,7 +323,7 @@ def test_normal_hedge_solves_for_its_scale_and_weighs_positive_regrets_alone() -
 def test_hedgespec_learns_of_all_drafters_from_one_block_once_the_text_tells() -> None:
     always = DraftTrace(bytes([16] * 40), bytes([16] * 40), bytes([1] * 40))
     never = DraftTrace(bytes([16] * 40), bytes(40), bytes([1] * 40))
-    player = HedgeSpec(SINGLE)
+    player = HedgeSpec(LENGTHS)
     player.start(WORLD, None)
     one = Running(0, _request(copy=never, learned=always))
     player.admit(one, 1)

@@ -3,7 +3,7 @@
 Plain and the fixed arms are not among them: `tuner.replay.run` plays those with `tuner.replay.fixed_play`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tuner.replay.baselines.bandit_spec import Exp3, UcbPaper, UcbRepo
 from tuner.replay.baselines.cascade import Cascade
@@ -32,13 +32,15 @@ _PUBLISHED: dict[str, Callable[[Single], Player]] = {
     "sglang-throughput": ThroughputAware,
     "goodput-turbospec": TurboSpec,
     "goodput-vllm": VllmGoodput,
-    "ucbspec-paper": UcbPaper,
     "ucbspec-repo": UcbRepo,
-    "exp3spec": Exp3,
-    "hedgespec": HedgeSpec,
     "nightjar": Nightjar,
     "cascade": Cascade,
     "ik-llama": EpsilonGreedy,
+}
+_AMONG_DRAFTERS: dict[str, Callable[[Mapping[str, int]], Player]] = {
+    "ucbspec-paper": UcbPaper,
+    "exp3spec": Exp3,
+    "hedgespec": HedgeSpec,
 }
 _IN_HINDSIGHT: dict[str, Callable[[Hindsight], Player]] = {
     "best-fixed": best_fixed,
@@ -47,7 +49,7 @@ _IN_HINDSIGHT: dict[str, Callable[[Hindsight], Player]] = {
     "best-per-context-load": best_per_context_and_load,
 }
 HINDSIGHT = frozenset((*_IN_HINDSIGHT, ConfidentOracle.name))
-"""Those that know the trace. No others do, but for the best single drafter that most are given."""
+"""Those that know the trace. No others do, but for the drafter or the lengths that most are given."""
 INFORMED = frozenset((ConfidenceThreshold.name, HedgeSpec.name))
 """Those that are published as seeing more than an engine tells: the confidence of a block while it is drafted, and what
 every drafter would have had accepted so far."""
@@ -66,8 +68,9 @@ class _Remembered:
 
 
 def controllers() -> dict[str, Callable[[Truth], Player]]:
-    """What makes each baseline, by its name. Those in hindsight look at the truth, and those that cannot choose a
-    drafter are given the best single one; the others look at nothing but what a controller is told."""
+    """What makes each baseline, by its name. Those in hindsight look at the truth. Those that cannot choose a drafter
+    are given the best single one, and those that choose nothing else the best length of each; beyond that they look at
+    nothing but what a controller is told."""
     remembered = _Remembered()
 
     def in_hindsight(make: Callable[[Hindsight], Player]) -> Callable[[Truth], Player]:
@@ -76,9 +79,13 @@ def controllers() -> dict[str, Callable[[Truth], Player]]:
     def published(make: Callable[[Single], Player]) -> Callable[[Truth], Player]:
         return lambda truth: make(remembered.of(truth).single)
 
+    def among_drafters(make: Callable[[Mapping[str, int]], Player]) -> Callable[[Truth], Player]:
+        return lambda truth: make(remembered.of(truth).lengths)
+
     return {
         "oracle-confidence": ConfidentOracle,
         **{name: in_hindsight(make) for name, make in _IN_HINDSIGHT.items()},
         **{name: published(make) for name, make in _PUBLISHED.items()},
+        **{name: among_drafters(make) for name, make in _AMONG_DRAFTERS.items()},
         "thompson": lambda truth: Thompson(),
     }

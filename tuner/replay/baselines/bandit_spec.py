@@ -10,18 +10,19 @@ drafter, its reward is a step's tokens per second over the batch, and its bonus 
 the same for all arms, so after two rounds of each arm it takes the largest mean. (For whole calls of ``generate``; the
 drafters and EXP3 of the paper are not in it.)
 
-What the simulator forces: with many sequences, every one has a bandit of its own, and they share cycles. The block
-length of the first two is the best fixed one in hindsight, generous. A call of ``generate`` has no counterpart where
-requests come and go, so `UcbRepo` is never reset: generous, since 8 steps of each call are its warm-up. It gets the
-best single drafter in hindsight. The confidence of `radius` is 0.05 (the paper gives none).
+What the simulator forces: with many sequences, every one has a bandit of its own, and they share cycles. Each drafter
+has its own best fixed block length in hindsight in the first two, and L is the largest of them: generous, since blocks
+then cost about the same, which their reward does not see. A call of ``generate`` has no counterpart where requests come
+and go, so `UcbRepo` is never reset: generous, since 8 steps of each call are its warm-up. It gets the best single
+drafter in hindsight. The confidence of `radius` is 0.05 (the paper gives none).
 """
 
 import random
+from collections.abc import Mapping
 from math import exp, log, sqrt
 from typing import Any
 
 from tuner.replay.baselines.batchwise import Batchwise
-from tuner.replay.hindsight import Single
 from tuner.replay.player import Running, World
 
 CONFIDENCE = 0.05
@@ -54,8 +55,10 @@ class UcbPaper:
 
     name = "ucbspec-paper"
 
-    def __init__(self, single: Single) -> None:
-        self._length = single.block_length
+    def __init__(self, lengths: Mapping[str, int]) -> None:
+        """`lengths`: the block length of each drafter."""
+        self._lengths = lengths
+        self._longest = max(lengths.values())
         self._drafters: tuple[str, ...] = ()
         self._radius: dict[tuple[int, int], float] = {}
 
@@ -77,7 +80,7 @@ class UcbPaper:
             arms: _Arms = one.notes
             arms.arm = self.choose(arms)
             one.drafter = self._drafters[arms.arm]
-            one.requested = self._length
+            one.requested = self._lengths[one.drafter]
 
     def choose(self, arms: _Arms) -> int:
         """The arm of the next round."""
@@ -88,7 +91,7 @@ class UcbPaper:
         for arm, pulls in enumerate(arms.pulls):
             known = self._radius.get((pulls, arms.rounds))
             if known is None:
-                known = radius(self._length, len(arms.pulls), pulls, arms.rounds)
+                known = radius(self._longest, len(arms.pulls), pulls, arms.rounds)
                 self._radius[pulls, arms.rounds] = known
             score = arms.totals[arm] / pulls + known
             if score > best_score:
@@ -139,7 +142,7 @@ class Exp3(UcbPaper):
         """The loss of the arm that was played, over its chance."""
         for one in running:
             arms: _Arms = one.notes
-            arms.losses[arms.arm] += (self._length - one.accepted) / (self._length * arms.probabilities[arms.arm])
+            arms.losses[arms.arm] += (self._longest - one.accepted) / (self._longest * arms.probabilities[arms.arm])
 
 
 class UcbRepo(Batchwise):

@@ -10,14 +10,15 @@ considered.
 What the simulator forces: what a drafter would have had accepted is read from the trace, at the positions where blocks
 of the sequence began and only as far as the text has come: a position is learned from once its outcome is known to all
 drafters. That is free of charge here, generous: the paper's drafters read 7 chunks and take 0.41 ms for the weights.
-The indicator takes the place of the expectation. The block length is the best fixed one in hindsight, generous.
+The indicator takes the place of the expectation. Each drafter has its own best fixed block length in hindsight, and K
+is the largest of them: generous, since blocks then cost about the same, which the loss does not see.
 """
 
 import random
+from collections.abc import Mapping
 from math import exp, log
 from typing import Any
 
-from tuner.replay.hindsight import Single
 from tuner.replay.player import Running, World
 from tuner.replay.trace import DraftTrace
 
@@ -65,8 +66,10 @@ class HedgeSpec:
 
     name = "hedgespec"
 
-    def __init__(self, single: Single) -> None:
-        self._length = single.block_length
+    def __init__(self, lengths: Mapping[str, int]) -> None:
+        """`lengths`: the block length of each drafter."""
+        self._lengths = lengths
+        self._longest = max(lengths.values())
         self._drafters: tuple[str, ...] = ()
         self._random = random.Random(0)
 
@@ -89,7 +92,7 @@ class HedgeSpec:
             query: _Query = one.notes
             query.pending.append((one.position, query.chances))
             one.drafter = self._random.choices(self._drafters, query.chances)[0]
-            one.requested = self._length
+            one.requested = self._lengths[one.drafter]
 
     def verify(self, running: list[Running]) -> None:
         """All that was drafted."""
@@ -106,7 +109,7 @@ class HedgeSpec:
                     waiting.append((start, chances))
                     continue
                 learned = True
-                losses = [1.0 - (accepted + 1) / (self._length + 1) for accepted in outcome]
+                losses = [1.0 - (accepted + 1) / (self._longest + 1) for accepted in outcome]
                 mean = sum([chance * loss for chance, loss in zip(chances, losses, strict=True)])
                 for drafter, loss in enumerate(losses):
                     query.regrets[drafter] += mean - loss
@@ -118,10 +121,11 @@ class HedgeSpec:
         """What each drafter's block at `start` would have had accepted; None while one's is not known at `position`."""
         known = position - start
         outcome = []
-        for draft in drafts:
-            accepted = min(draft.kept[start], self._length)
+        for drafter, draft in zip(self._drafters, drafts, strict=True):
+            length = self._lengths[drafter]
+            accepted = min(draft.kept[start], length)
             # The text tells of a rejection at its position, and of a block that ends by itself at its last draft.
-            if accepted >= known and accepted < min(draft.offered[start], self._length):
+            if accepted >= known and accepted < min(draft.offered[start], length):
                 return None
             if accepted > known:
                 return None
