@@ -1,9 +1,11 @@
 """Regret, recovery, intervals and bars, on runs whose answers are known."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image, ImageColor
 
 from policies.types import Interval
 from tests.tuner.replay.small_traces import small_trace
@@ -17,6 +19,7 @@ from tuner.replay.compare import (
 )
 from tuner.replay.fixed_play import FixedRuns
 from tuner.replay.played import account
+from tuner.replay.plot import OTHER_COLOUR, OURS_COLOUR, plot
 from tuner.replay.run import GOODPUT, GOODPUT_TABLE, ORACLE, OURS, STATIC_TABLE, Done, Job
 from tuner.replay.scenarios import shipped_scenarios
 from tuner.replay.summary import Comparison, bars
@@ -203,6 +206,15 @@ def test_recovery_from_each_change_has_a_bar() -> None:
         )
         name = "drafter-regression: requests from 600 on until within 2 % of the oracle"
         assert verdicts(comparison)[name] == verdict
+
+
+def test_bars_in_the_picture_are_as_long_as_the_regret(tmp_path: Path) -> None:
+    runs = [run_of("bursty", ORACLE, 1, 0.0), run_of("bursty", OURS, 1, 5.0), run_of("bursty", "a", 1, 20.0)]
+    plot(Comparison([done("bursty", 1, runs)]), tmp_path / "picture.png")
+    with Image.open(tmp_path / "picture.png") as picture:
+        pixels = np.asarray(picture.convert("RGB"))
+    ours, other = ((pixels == ImageColor.getrgb(colour)).all(axis=2).sum() for colour in (OURS_COLOUR, OTHER_COLOUR))
+    assert other / ours == pytest.approx(4.0, rel=0.03)
 
 
 def test_without_ours_there_are_no_bars() -> None:
