@@ -1,6 +1,6 @@
 """From the counts of one drafter's cells to their curves, for all of them at once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,22 +59,25 @@ class Estimates:
     """(rows,)"""
     spread: Spread
 
-    def curve(self, row: int) -> Curve:
-        """One row as a value."""
-        unconditioned, low, high, offered = map(tuple, self.tables[row].tolist())
-        emitted, emitted_low, emitted_high = map(tuple, self.emitted[row].tolist())
-        return Curve(
-            survival=Survival(tuple(map(tuple, self.by_confidence[row].tolist()))),
-            shares=tuple(self.shares[row].tolist()),
-            unconditioned=unconditioned,
-            offered=offered,
-            emitted=emitted,
-            low=low,
-            high=high,
-            emitted_low=emitted_low,
-            emitted_high=emitted_high,
-            blocks=float(self.blocks[row]),
-        )
+    def curves(self, rows: Sequence[int]) -> Iterator[Curve]:
+        """Some rows as values."""
+        chosen = list(rows)
+        parts = (self.by_confidence, self.shares, self.tables, self.emitted, self.blocks)
+        for survival, shares, table, emitted, blocks in zip(*(part[chosen].tolist() for part in parts), strict=True):
+            unconditioned, low, high, offered = map(tuple, table)
+            expected, expected_low, expected_high = map(tuple, emitted)
+            yield Curve(
+                survival=Survival(tuple(map(tuple, survival))),
+                shares=tuple(shares),
+                unconditioned=unconditioned,
+                offered=offered,
+                emitted=expected,
+                low=low,
+                high=high,
+                emitted_low=expected_low,
+                emitted_high=expected_high,
+                blocks=blocks,
+            )
 
 
 def estimate(counts: Counts, contexts: Sequence[tuple[str, str]], strength: float, fall: float) -> Estimates:
@@ -145,11 +148,14 @@ def _effective(counts: Counted, effects: DesignEffects) -> Counted:
 
 def _summed(counts: Counted, group_of: list[int], groups: int) -> Counted:
     """Sums of all but the last row over groups; group -1 is the last one."""
-    places = np.array(group_of, dtype=np.int64)
+    places = np.array(group_of, dtype=np.int64) % groups
+    order = np.argsort(places, kind="stable")
+    present, firsts = np.unique(places[order], return_index=True)
     parts = []
     for part in (counts.at, counts.accepted, counts.shares):
         sums = np.zeros((groups, *part.shape[1:]))
-        np.add.at(sums, places, part[:-1])
+        if len(present):
+            sums[present] = np.add.reduceat(part[order], firsts, axis=0)
         parts.append(sums)
     return Counted(*parts)
 

@@ -321,15 +321,16 @@ class Acceptance:
         fall = HEAD_FALL if drafter in self._feature_heads else 1.0
         found: Estimates = estimate(counts, contexts, self._strength, fall)
         growth = int(math.log1p(sum(cell.seen for _, cell in cells)) / _GROWTH)
-        made = _Made(found.curve(len(contexts)))
-        for row, context in enumerate(contexts):
-            cell = own.get(context)
-            revision = (cell.revision if cell is not None else 0, growth)
-            made.revisions[context] = revision
-            if before is not None and before.revisions.get(context) == revision:
-                made.curves[context] = before.curves[context]
-            else:
-                made.curves[context] = found.curve(row)
+        revisions = {context: (own[context].revision if context in own else 0, growth) for context in contexts}
+        kept = {} if before is None else before.curves
+        due = [
+            row
+            for row, context in enumerate(contexts)
+            if context not in kept or (before is not None and before.revisions.get(context) != revisions[context])
+        ]
+        pooled, *new = found.curves([len(contexts), *due])
+        made = _Made(pooled, revisions, {context: kept[context] for context in contexts if context in kept})
+        made.curves.update((contexts[row], curve) for row, curve in zip(due, new, strict=True))
         self._made[drafter] = made
         self._changed.discard(drafter)
         return made
