@@ -21,6 +21,7 @@ from policies.allocate import Candidate, allocate
 from policies.cycle_policy import CyclePolicy, Outlook
 from policies.plan import Plan, Prospect, plan
 from policies.stats import BlockEnd, FinishReason, SequenceStats, ShadowStats
+from policies.types import MAX_BLOCK_LENGTH
 
 
 class Target(Protocol):
@@ -56,6 +57,7 @@ class CycleResult:
     tokens: int
     kv_tokens: int
     draft_seconds: Mapping[str, float]
+    startup_tokens: Mapping[str, int]
     verify_seconds: float
     shadow_seconds: float
     cycle_seconds: float
@@ -188,6 +190,7 @@ def run_cycle(
         tokens=sum(sequence.verified + 1 for sequence in stats),
         kv_tokens=kv_tokens,
         draft_seconds=draft_seconds,
+        startup_tokens=_startup_tokens(sequences, requested, proposals),
         verify_seconds=verify_seconds,
         shadow_seconds=shadow_seconds,
         cycle_seconds=time.perf_counter() - started,
@@ -259,6 +262,18 @@ def _draft(
             proposals[index] = proposal
         seconds[name] = time.perf_counter() - started
     return proposals, seconds
+
+
+def _startup_tokens(
+    sequences: Sequence[RunningSequence], requested: Sequence[int], proposals: Sequence[Proposal]
+) -> dict[str, int]:
+    """What drafters read that is more than a cycle can have added to a text."""
+    tokens: dict[str, int] = {}
+    for sequence, asked, proposal in zip(sequences, requested, proposals, strict=True):
+        if asked and proposal.read > MAX_BLOCK_LENGTH + 1:
+            name = sequence.decision.drafter
+            tokens[name] = tokens.get(name, 0) + proposal.read
+    return tokens
 
 
 def _allocate(

@@ -1,7 +1,7 @@
 """The protocol of drafters: propose for a batch, and be told what was kept and when sequences come and go."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from engine.faults import log_fault
@@ -22,6 +22,8 @@ class Proposal:
     ready: bool = True
     """False: nothing is offered because the drafter could not look at the text, such as before it has caught up with a
     long prompt. That says nothing of how good it is."""
+    read: int = field(default=0, compare=False)
+    """Tokens of text that it had to read for this."""
 
 
 SILENT = Proposal((), 0)
@@ -74,6 +76,6 @@ def _permitted(sequence: RunningSequence, proposal: Proposal) -> Proposal:
         return proposal
     kept = sequence.matcher.permitted(proposal.tokens)
     if kept == 0:
-        return SILENT
+        return replace(SILENT, read=proposal.read)
     probs = proposal.draft_probs
     return replace(proposal, tokens=proposal.tokens[:kept], draft_probs=probs[:kept] if probs is not None else None)

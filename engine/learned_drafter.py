@@ -8,6 +8,7 @@ draft and bonus token it has not read yet.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import isnan
 
 from engine.blocks import BLOCK_TOKENS
@@ -97,6 +98,7 @@ class LearnedDrafter:
                 continue
             progress = self._progress.setdefault(sequence.key, _Progress())
             if progress.broken:
+                proposals[place] = SILENT
                 continue
             start = self._valid(progress, sequence)
             count = min(text - start, budget)
@@ -124,8 +126,7 @@ class LearnedDrafter:
             progress.blocks = list(part.blocks)
             progress.drafted = drafted.tokens[:-1]
             progress.drafted_at = progress.valid
-            if part.length:
-                proposals[place] = proposal_of(drafted)
+            proposals[place] = replace(proposal_of(drafted) if part.length else NOT_READY, read=len(part.token_ids))
             progress.broken = isnan(drafted.confidences[0])
             if progress.broken and not self._told:
                 self._told = True

@@ -369,6 +369,7 @@ class EngineLoop:
             sequences=result.sequences if result else (),
             shadows=result.shadows if result else (),
             shadow_seconds=result.shadow_seconds if result else 0.0,
+            startup_tokens=result.startup_tokens if result else {},
             preemptions=self.scheduler.preemptions - self._told_preemptions,
             reused_tokens=self.scheduler.blocks.reused_tokens - self._told_reused_tokens,
             ended_at=time.monotonic(),

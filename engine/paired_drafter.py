@@ -38,8 +38,8 @@ class PairedDrafter:
             for place, proposal in zip(unsure, learned, strict=True):
                 if proposal.tokens:
                     proposals[place] = replace(proposal, confidence=proposal.confidence + BUCKETS)
-                elif not proposal.ready:
-                    proposals[place] = replace(proposals[place], ready=False)
+                else:
+                    proposals[place] = replace(proposals[place], ready=proposal.ready, read=proposal.read)
         return proposals
 
     def observe(self, sequence: RunningSequence, emitted: Sequence[int]) -> None:

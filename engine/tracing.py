@@ -42,8 +42,8 @@ class RecordedRequest:
     drafts: Mapping[str, RecordedDrafts]
 
 
-class RecordingError(Exception):
-    """A request cannot be recorded; one sentence for people."""
+class RefusedError(Exception):
+    """A request cannot run; one sentence for people."""
 
 
 class TracingEngine:
@@ -64,7 +64,7 @@ class TracingEngine:
     def serve(self, submits: Sequence[Submit], load: int) -> list[CycleStats]:
         """Let `load` of the requests run at a time, in their order, and return the cycles that decoded.
 
-        Raises RecordingError where one cannot run.
+        Raises RefusedError where one cannot run.
         """
         self._cycles = []
         waiting = deque(submits)
@@ -80,7 +80,7 @@ class TracingEngine:
         """Decode the requests plain, as many together as there are slots, and record all drafters at every position.
 
         What their decisions say is passed over. A request that ends with its first token is left out. Raises
-        RecordingError where one cannot run.
+        RefusedError where one cannot run.
         """
         drafters = self._loop.drafters
         recorder = Recorder(drafters)
@@ -101,7 +101,7 @@ class TracingEngine:
                 if stats.load:
                     self._cycles.append(stats)
             case SequenceFailed(_, text):
-                raise RecordingError(text)
+                raise RefusedError(text)
 
 
 def _recorded(decision: Decision) -> Decision:

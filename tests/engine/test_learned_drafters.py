@@ -13,7 +13,7 @@ from torch import Tensor
 from engine.blocks import BLOCK_TOKENS
 from engine.decoder import Decoder
 from engine.draft_model import load_model_as_drafter
-from engine.drafter import SILENT, Proposal
+from engine.drafter import NOT_READY, SILENT, Proposal
 from engine.drafter_files import DrafterKind, check_model_fits, read_drafter
 from engine.drafter_plan import CATCH_UP_TOKENS
 from engine.learned_drafter import LearnedDrafter, proposal_of
@@ -241,8 +241,10 @@ def test_a_long_prompt_is_read_over_several_calls(
     sequence.blocks = list(range(64))
     read(target, sequence, 0)
     drafter = load(folders[kind], target)
-    assert [drafter.propose([sequence], [3])[0] for _ in range(2)] == [SILENT, SILENT]
-    assert len(drafter.propose([sequence], [3])[0].tokens) == 3
+    found = [drafter.propose([sequence], [3])[0] for _ in range(4)]
+    assert found[:2] == [NOT_READY, NOT_READY]
+    assert [(len(proposal.tokens), proposal.ready) for proposal in found[2:]] == [(3, True), (3, True)]
+    assert [proposal.read for proposal in found] == [CATCH_UP_TOKENS, CATCH_UP_TOKENS, 10, 1]
 
 
 def test_report_7_drafting_stops_at_low_confidence(target: Decoder, tiny_model: Path, tmp_path: Path) -> None:

@@ -95,6 +95,17 @@ def test_what_shadows_take_is_told_apart_from_drafting(monkeypatch: pytest.Monke
     assert sequence.draft_seconds == 1.0
 
 
+def test_what_a_drafter_read_because_a_text_was_new_to_it_is_told_by_drafter() -> None:
+    sequences = [running(decision("ngram", 4, shadows=("other",)), key=key) for key in (1, 2, 3)]
+    read = (300, MAX_BLOCK_LENGTH + 1, 40)
+    drafters = {
+        "ngram": Offering(*(dataclasses.replace(SILENT, read=tokens) for tokens in read)),
+        "other": Offering(*(dataclasses.replace(SILENT, read=tokens) for tokens in read)),
+    }
+    result, _ = cycle_with(drafters, sequences)
+    assert result.startup_tokens == {"ngram": 340}, "what a cycle may have added is none, nor what shadows read"
+
+
 def killed() -> CyclePolicy:
     return dataclasses.replace(UNPROVEN, kill=True)
 

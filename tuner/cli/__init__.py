@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tuner.cli import draft, operator, service
+from tuner.cli import draft, operator, service, trace
 from tuner.cli.failures import SentenceGroup
 from tuner.cli.replay import replay
 from tuner.cli.tune import tune
@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 model = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The default model.")
 drafters = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The drafters.")
+traces = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Traces for `paceline replay`.")
 config = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The configuration.")
 
 app.command(short_help="Serve a model, and tune speculation while it serves.")(service.serve)
@@ -43,8 +44,11 @@ drafters.command("load")(operator.load)
 drafters.command("unload", short_help="Let a running server's drafter go.")(operator.unload)
 model.command("fetch", short_help="Download the default model once, into the local cache.")(service.fetch)
 config.command("show")(service.show)
+traces.command("record", short_help="Record what drafters would have made of the workload.")(trace.record)
+traces.command("verify", short_help="Hold the replay's predictions against the engine.")(trace.verify)
 app.add_typer(drafters, name="draft")
 app.add_typer(model, name="model")
+app.add_typer(traces, name="trace")
 app.add_typer(config, name="config")
 
 

@@ -16,6 +16,8 @@ _CLIP = 1.0
 """A call counts with at most this relative error, so that a stall moves little (Huber 1964)."""
 _SPEED_CALLS = 50.0
 """Calls over which the speed of a drafter is averaged."""
+_STARTUP_CALLS = 10.0
+"""Calls over which the seconds of a token that a drafter reads first are averaged."""
 
 _TERMS = 4
 """Call, sequences, steps, rows."""
@@ -95,7 +97,7 @@ class DraftCosts:
             fit = self._fits[drafter] = DraftFit([timing for timing in each if not timing.catch_up_tokens])
             for timing in each:
                 if timing.catch_up_tokens:
-                    drafting = fit.cost.seconds(timing.sequences, timing.steps, timing.rows) if fit.cost else 0.0
+                    drafting = _seconds(fit, timing.sequences, timing.steps, timing.rows)
                     self._startup[drafter] = max(timing.seconds - drafting, 0.0) / timing.catch_up_tokens
 
     def fold(self, stats: CycleStats) -> None:
@@ -112,7 +114,16 @@ class DraftCosts:
                 fit = self._fits.get(drafter)
                 if fit is None:
                     fit = self._fits[drafter] = DraftFit(())
-                fit.fold(sequences, steps, rows, seconds)
+                read = stats.startup_tokens.get(drafter, 0)
+                if read:
+                    self._fold_startup(drafter, read, seconds - _seconds(fit, sequences, steps, rows))
+                else:
+                    fit.fold(sequences, steps, rows, seconds)
+
+    def _fold_startup(self, drafter: str, tokens: int, seconds: float) -> None:
+        each = max(seconds, 0.0) / tokens
+        known = self._startup.setdefault(drafter, each)
+        self._startup[drafter] = known + (min(each, (1.0 + _CLIP) * known) - known) / _STARTUP_CALLS
 
     def refit(self) -> None:
         for fit in self._fits.values():
@@ -126,3 +137,7 @@ class DraftCosts:
     def startup_seconds(self, drafter: str, prompt_tokens: int) -> float:
         """What a drafter takes to read a prompt before its first draft; 0.0 for one of which no such call was timed."""
         return self._startup.get(drafter, 0.0) * prompt_tokens
+
+
+def _seconds(fit: DraftFit, sequences: int, steps: int, rows: int) -> float:
+    return fit.cost.seconds(sequences, steps, rows) if fit.cost is not None else 0.0

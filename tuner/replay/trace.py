@@ -77,3 +77,5 @@ class Trace:
     """Share of the cycles that are measured as this many times as long; regret does not count it."""
     confidence_buckets: Mapping[str, int] = field(default_factory=dict)
     """Largest confidence bucket of each drafter."""
+    machine: str = ""
+    """What it was recorded on, in one line; empty where it was made up."""

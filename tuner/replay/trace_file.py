@@ -52,6 +52,7 @@ def save(trace: Trace, path: Path) -> None:
         "stall_share": trace.stall_share,
         "stall_factor": trace.stall_factor,
         "confidence_buckets": dict(trace.confidence_buckets),
+        "machine": trace.machine,
     }
     arrays: dict[str, NDArray[Any]] = {
         "header": np.frombuffer(json.dumps(header).encode(), dtype=np.uint8),
@@ -153,6 +154,7 @@ def _read(file: Any) -> Trace:
         confidence_buckets={
             name: _count(header["confidence_buckets"][name], "confidence_buckets") for name in drafters
         },
+        machine=str(header["machine"]),
     )
 
 

@@ -11,12 +11,15 @@ from tuner.root.measuring import engine_start_phases, floor_of
 from tuner.root.model import fetch_model, model_folder, prepared, with_one_drafter
 from tuner.root.serve import START_ERRORS, running_service, serve
 from tuner.root.service import Service
+from tuner.root.tracing import Task, TracedWorkload
 
 __all__ = [
     "START_ERRORS",
     "DrafterError",
     "Floor",
     "Service",
+    "Task",
+    "TracedWorkload",
     "add_drafter",
     "check_new_name",
     "drafter_rows",
