@@ -19,8 +19,6 @@ _REFIT_CYCLES = 64
 """Cycles after which the fit is renewed whatever the caller does: residuals of an old fit would be alike."""
 _SURE = 0.2
 """The test for change leaves out shapes whose prediction is less sure than this share of the noise of a cycle."""
-_DOUBT = 0.01
-"""What remains of live cycles when a change is found."""
 
 
 class CostModel:
@@ -112,8 +110,9 @@ class CostModel:
             deviation = self._deviations[key] = fit.deviation(tokens, load, kv_tokens) / predicted
         if deviation < _SURE * noise and self._test.add(relative / math.hypot(noise, deviation)):
             self._changed = True
-            fit.doubt(_DOUBT)
+            fit.start_anew()
             self._renew()
+            deviation = fit.deviation(tokens, load, kv_tokens) / predicted
         limit = _CLIP * math.hypot(noise, deviation)
         clipped = predicted * (1.0 + min(max(relative, -limit), limit))
         fit.fold(Shape(tokens, load, kv_tokens, clipped), noise * predicted)

@@ -35,6 +35,8 @@ _LEAST_SECONDS = 1e-6
 """No pass is predicted to be quicker than this."""
 _ROUGHNESS = 0.02
 """Of a calibrated f: relative size of a bend that costs as much as a measurement missed by as much."""
+_LEAST_RATIO = 0.1
+"""No shape becomes cheaper than this share of what was calibrated, from one change to the next."""
 _DENSE = 1.05
 """Knots above `_ALL_KNOTS` are at least this factor apart."""
 _ALL_KNOTS = 24
@@ -69,9 +71,10 @@ class PassFit:
         self._live = [[0.0] * self._size for _ in range(self._size)]
         self._live_vector = [0.0] * self._size
         self._weight = 1.0
+        self._ratios: list[float] = []
         self._covariance: list[list[float]] = []
-        self.speed = 1.0
-        """Seconds of a pass over those calibrated."""
+        self._speed = 1.0
+        self._speed_before = 1.0
         self.cost = self._solve()
 
     def shares(self, tokens: int, load: int, kv_tokens: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
@@ -113,34 +116,46 @@ class PassFit:
             for other, right in zip(places, shares, strict=True):
                 row[other] += scale * left * right
 
-    def doubt(self, share: float) -> None:
-        """Let `share` of what live passes told remain: a change has been found."""
-        self._scale_live(share)
+    def start_anew(self) -> None:
+        """A change has been found: from here what is known today is as good as a calibration, and the speed is free.
+
+        A machine that became slower for every shape alike is known again as soon as its speed is, and a shape that
+        alone became dearer is as free to move as after the start.
+        """
+        self._calibrated = [
+            max(ratio, _LEAST_RATIO) * each for ratio, each in zip(self._ratios, self._calibrated, strict=True)
+        ]
+        self._speed_before *= self._speed
+        self._live = [[0.0] * self._size for _ in range(self._size)]
+        self._live_vector = [0.0] * self._size
+        self._weight = 1.0
+
+    @property
+    def speed(self) -> float:
+        """Seconds of a pass over those calibrated at start."""
+        return self._speed_before * self._speed
 
     def refit(self) -> PassCost:
         """The best fit to everything so far."""
-        self._scale_live(1.0 / self._weight)
+        factor = 1.0 / self._weight
+        self._live = [[value * factor for value in row] for row in self._live]
+        self._live_vector = [value * factor for value in self._live_vector]
         self._weight = 1.0
         self.cost = self._solve()
         return self.cost
 
-    def _scale_live(self, factor: float) -> None:
-        self._live = [[value * factor for value in row] for row in self._live]
-        self._live_vector = [value * factor for value in self._live_vector]
-
     def _solve(self) -> PassCost:
         size = self._size
         matrix = self._prior.copy()
-        matrix[:size, :size] += self._live
-        vector = np.zeros(size + 1)
-        vector[:size] = self._live_vector
-        vector[size] = _SPEED_SPREAD**-2
+        matrix[:size, :size] += np.array(self._live)
+        vector = np.array([*self._live_vector, _SPEED_SPREAD**-2])
         covariance = np.linalg.inv(matrix)
-        *ratios, self.speed = (covariance @ vector).tolist()
+        *self._ratios, self._speed = (covariance @ vector).tolist()
         self._covariance = covariance.tolist()
-        seconds = [max(ratio, 0.0) * each for ratio, each in zip(ratios, self._calibrated, strict=True)]
-        knots = tuple(max(each, _LEAST_SECONDS) for each in seconds[:-2])
-        return PassCost(self._knots, knots, seconds[-2], seconds[-1])
+        seconds = [max(ratio, 0.0) * each for ratio, each in zip(self._ratios, self._calibrated, strict=True)]
+        knots = [max(each, _LEAST_SECONDS) for each in seconds[:-2]]
+        knots[-1] = max(knots[-2:])  # beyond what was measured no pass is cheaper
+        return PassCost(self._knots, tuple(knots), seconds[-2], seconds[-1])
 
 
 def _knots_of(calibration: Sequence[Shape]) -> tuple[int, ...]:
@@ -177,6 +192,7 @@ def _calibrated(calibration: Sequence[Shape], knots: tuple[int, ...]) -> list[fl
             break
         free.remove(min(negative, key=lambda place: float(found[place] * np.linalg.norm(columns[:, place]))))
     found[:count] = np.maximum(found[:count], _LEAST_SECONDS)
+    found[count - 1] = max(found[count - 2 : count])
     return [float(value) for value in found]
 
 

@@ -18,8 +18,8 @@ _SLIGHT = 0.25
 """Standard deviations by which a mean may be off without being a change: shapes between knots are."""
 _CLIP = 3.0
 """A cycle counts with at most this many standard deviations, so that one stall is no change."""
-_NORMAL = 1.4826
-"""Standard deviation over median absolute deviation of a normal variable."""
+_OF_DIFFERENCES = 1.0484
+"""Standard deviation of a normal variable over the median absolute difference of two."""
 
 
 class Errors:
@@ -27,16 +27,19 @@ class Errors:
 
     def __init__(self) -> None:
         self._all: deque[float] = deque(maxlen=_KEPT)
+        self._last: dict[tuple[int, int], float] = {}
+        self._differences: deque[float] = deque(maxlen=_KEPT_EACH)
         self._by_range: dict[tuple[int, int], deque[float]] = {}
 
     def add(self, tokens: int, relative: float) -> None:
         """`relative` is measured over predicted, less 1."""
         error = abs(relative)
         self._all.append(error)
-        for low, high in RANGES:
-            if low <= tokens <= high:
-                self._by_range.setdefault((low, high), deque(maxlen=_KEPT_EACH)).append(error)
-                return
+        key = range_of(tokens)
+        self._by_range.setdefault(key, deque(maxlen=_KEPT_EACH)).append(error)
+        if key in self._last:
+            self._differences.append(abs(relative - self._last[key]))
+        self._last[key] = relative
 
     @property
     def median(self) -> float | None:
@@ -49,8 +52,14 @@ class Errors:
         return {key: statistics.median(errors) for key, errors in sorted(self._by_range.items())}
 
     def noise(self, otherwise: float) -> float:
-        """Standard deviation of a cycle about its prediction, from the median, which stalls do not move."""
-        return _NORMAL * statistics.median(self._all) if len(self._all) >= _WINDOWS[0] else otherwise
+        """Standard deviation of a cycle about what cycles like it take.
+
+        From differences between cycles of one range that follow each other: what the model gets wrong about a range is
+        in both, and the median is not moved by stalls.
+        """
+        if len(self._differences) < _WINDOWS[0]:
+            return otherwise
+        return _OF_DIFFERENCES * statistics.median(self._differences)
 
 
 class ChangeTest:
@@ -73,10 +82,12 @@ class ChangeTest:
             if window >= length:
                 break
             if abs(newest - sums[-1 - window]) > _ALARM * math.sqrt(window) + _SLIGHT * window:
-                self.restart()
+                sums.clear()
+                sums.append(0.0)
                 return True
         return False
 
-    def restart(self) -> None:
-        self._sums.clear()
-        self._sums.append(0.0)
+
+def range_of(tokens: int) -> tuple[int, int]:
+    """That of `RANGES` which `tokens` are in."""
+    return next(each for each in RANGES if tokens <= each[1])
