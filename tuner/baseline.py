@@ -24,14 +24,19 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from policies.ladder import ANY
 from policies.stats import CycleStats, RequestStats
-from policies.types import PLAIN, Interval
+from policies.types import Decision, Interval, Reason
 from tuner.jackknife import freedom, ratio_interval, variance, welch
 from tuner.plain_seconds import ROUNDING, PlainSeconds, PlainSums, ServedSums, plain_seconds
 from tuner.snapshot import Throughput
 
 Era = tuple[str, str, str, bool]
-"""(route, language, drafter, forced): gains of different arms are not mixed."""
+"""(route, language, drafter, forced): what operators chose is not mixed with `LEARNED`, which stands for whatever was
+learned or tried: that may be another drafter with the load and the request."""
+
+LEARNED = "*"
+_LEARNED_REASONS = (Reason.LEARNED, Reason.EXPLORE, Reason.CANARY, Reason.SHORT_OUTPUT)
 
 _STRETCH_CYCLES = 500
 """A stretch of time ends after so many cycles, or where a plain window begins."""
@@ -124,6 +129,8 @@ class Baseline:
         self._looped: dict[Era, int] = {}
         self._served_seconds: dict[int, float] = {}
         self._throughput = Throughput()
+        self._busy_seconds = 0.0
+        self._shadow_seconds = 0.0
         self.looped = 0
         """Finished requests that looped."""
 
@@ -132,8 +139,15 @@ class Baseline:
         """Tokens and seconds of the requests that have finished. A cycle's seconds are divided among its sequences."""
         return self._throughput
 
+    @property
+    def shadow_share(self) -> float | None:
+        """Share of the busy seconds that shadows took; None before the first cycle."""
+        return self._shadow_seconds / self._busy_seconds if self._busy_seconds else None
+
     def fold_cycle(self, stats: CycleStats) -> None:
         """Count a cycle. The first after a switch, and killed ones, belong to neither side."""
+        self._busy_seconds += stats.cycle_seconds
+        self._shadow_seconds += stats.shadow_seconds
         if stats.load == 0 or stats.killed or stats.first_after_switch or stats.cycle_seconds <= 0.0:
             return
         load, seconds, kv_tokens, plain = stats.load, stats.cycle_seconds, stats.kv_tokens, stats.window.plain
@@ -181,8 +195,7 @@ class Baseline:
         None where that is not known.
         """
         parts = self._in_flight.pop(stats.request_key, None)
-        context = stats.decision.context
-        era = (context.route, context.language, stats.decision.drafter, stats.decision.forced)
+        era = _era(stats.decision)
         if stats.looped:
             self.looped += 1
             _count(self._looped, era)
@@ -233,6 +246,12 @@ class Baseline:
             speedup = _speedup(own, self._of_these_clusters(plain))
         return Gain(speedup, requests, self._looped.get(era, 0))
 
+    def forget(self, route: str, language: str) -> None:
+        """A context is not what it was: its gain so far says nothing of what it gains from now on."""
+        for cluster in self._clusters:
+            for era in [era for era in cluster.eras if era[:2] == (route, language)]:
+                del cluster.eras[era]
+
     def engine_gain(self, plain: PlainSeconds) -> Interval | None:
         """The measured gain of all that is served, at equal load; None while too little was measured."""
         own = {cluster.first: cluster.everything for cluster in self._clusters}
@@ -244,8 +263,10 @@ class Baseline:
         return self._stretch
 
     def route_gain(self, route: str, since: int | None = None) -> Interval | None:
-        """The measured gain of what was learned for a route, since a stretch of time, or of late: since so long that
-        plain was measured in enough stretches. Plain is measured in the same ones, for a machine may have changed.
+        """The measured gain of what was learned for a route (``*``: for all), since a stretch of time, or of late.
+
+        Of late is since so long that plain was measured in enough stretches. Plain is measured in the same ones, for a
+        machine may have changed.
         """
         newest: list[_Cluster] = []
         plain = 0
@@ -256,8 +277,8 @@ class Baseline:
             newest.append(cluster)
         own: dict[int, dict[int, ServedSums]] = {}
         for cluster in newest:
-            for (name, _, drafter, forced), served in cluster.eras.items():
-                if name == route and drafter != PLAIN and not forced:
+            for (name, _, drafter, _), served in cluster.eras.items():
+                if route in (name, ANY) and drafter == LEARNED:
                     _add(own.setdefault(cluster.first, {}), served)
         if not own:
             return None
@@ -355,6 +376,13 @@ def _speedup(own: Mapping[int, Mapping[int, ServedSums]], plain: PlainSeconds) -
 def _add(to: dict[int, ServedSums], more: Mapping[int, ServedSums]) -> None:
     for load, sums in more.items():
         to.setdefault(load, ServedSums()).add(sums)
+
+
+def _era(decision: Decision) -> Era:
+    context = decision.context
+    if decision.reason in _LEARNED_REASONS:
+        return context.route, context.language, LEARNED, False
+    return context.route, context.language, decision.drafter, decision.forced
 
 
 def _count(counts: dict[Era, int], era: Era) -> None:

@@ -27,13 +27,14 @@ from policies.types import (
     Arm,
     Context,
     Decision,
+    Interval,
     KillSwitch,
     Mode,
     Pin,
     Policy,
     RequestFeatures,
 )
-from tuner.baseline import Baseline, Era
+from tuner.baseline import LEARNED, Baseline, Era
 from tuner.decider import Decider, RouteModes
 from tuner.guardrails import GuardrailOptions, Guardrails, GuardrailState
 from tuner.guides import Guides
@@ -121,15 +122,16 @@ class Controller:
         self._lock = threading.Lock()
 
         self._learning = Learning(info, cap)
-        self._safeguard = Safeguard(options.max_slowdown, cap, self._learning)
+        self._safeguard = Safeguard(options.max_slowdown, self._learning)
         self._guides = Guides(options.drafter, options.learning_blocks, self._learning, options.seed)
         self._published = Published()
         self._changes: list[FoundChange] = []
         self._changes_found: dict[str, int] = {}
-        self._guardrails = Guardrails(options.guardrails)
+        self._guardrails = Guardrails(_with_bounds(options))
         self._tripped: list[GuardrailState] = []
         self._baseline = Baseline()
         self._baseline_error: float | None = None
+        self._engine_gain: Interval | None = None
         self._plain = self._baseline.plain_seconds()
         self._requests: dict[Key, int] = {}
 
@@ -364,6 +366,7 @@ class Controller:
         """Look again where something changed."""
         for change in found:
             self._guides.grant()
+            self._baseline.forget(change.route, change.language)
             self._changes_found[change.kind] = self._changes_found.get(change.kind, 0) + 1
         self._changes.extend(found)
 
@@ -371,6 +374,7 @@ class Controller:
         """Recompute curves, costs, menus and the baseline from the counts."""
         self._learning.learn(self._contexts.keys)
         self._plain = self._baseline.plain_seconds()
+        self._engine_gain = self._baseline.engine_gain(self._plain)
         self._baseline_error = self._baseline.relative_error(self._plain)
         for name, named_at in tuple(self._named.items()):
             if now - named_at > _NAMED_SECONDS:
@@ -401,7 +405,7 @@ class Controller:
         mode = self._routes.mode(route)
         default = self._routes.default(route)
         pin = pin_for(self._orders.pins, route, language, now)
-        era: Era = (route, language, self._book.learned_drafter(key), False)
+        era: Era = (route, language, LEARNED, False)
         if pin is not None:
             era = (route, language, *_served_as(Arm.fixed(pin.drafter, pin.block_length)))
         elif mode not in (Mode.AUTO, Mode.CANARY):
@@ -487,10 +491,20 @@ class Controller:
             default_guide=default_guide,
             safety=self._safeguard.state,
             changes_found=dict(self._changes_found),
-            engine_gain=self._baseline.engine_gain(self._plain),
+            engine_gain=self._engine_gain,
+            shadow_share=self._baseline.shadow_share,
+            curves=self._learning.curves,
             guards=self._guardrails.guards,
             guardrails=self._guardrails.states,
         )
+
+
+def _with_bounds(options: ControllerOptions) -> GuardrailOptions:
+    """The guardrails' bars of what the controller promises."""
+    least = 1.0 - options.max_slowdown
+    # What a sequence did not need of its bound in plain windows, it may lose to its neighbours in served ones.
+    slowdown = 1.0 + (options.max_neighbour_slowdown - 1.0) / (1.0 - options.switchback.share_start)
+    return replace(options.guardrails, least_gain=least, least_route_gain=least / slowdown)
 
 
 def _served_as(arm: Arm) -> tuple[str, bool]:

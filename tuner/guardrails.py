@@ -46,7 +46,8 @@ class Check(StrEnum):
     LATENCY = "latency"
     """Seconds per output token, against the route's objective, unless plain at equal load would have missed it too."""
     GAIN = "gain"
-    """Seconds per output token, against measured plain at equal load."""
+    """Seconds per output token, against measured plain at equal load: of a route, which its neighbours may slow within
+    their bound, and of everything."""
     TTFT = "ttft"
     """Seconds to the first token, against the route's objective."""
     ERRORS = "errors"
@@ -107,8 +108,10 @@ class GuardrailOptions:
     enabled: bool = True
     objectives: Mapping[str, Objective] = field(default_factory=dict)
     """By route."""
-    max_slowdown: float = 0.02
-    """Share by which the measured gain of a route may lie below 1."""
+    least_gain: float = 0.98
+    """What the measured gain over everything may be."""
+    least_route_gain: float = 0.87
+    """What the measured gain of a route may be: neighbours that speculate slow it."""
     max_error_share: float = 0.02
     max_invalid_share: float = 0.02
     least_free_memory: float = 0.03
@@ -249,6 +252,7 @@ class Guardrails:
         self._options = options
         self._watches: dict[str, dict[Check, _Watch]] = {}
         self._memory = _Watch(ANY, Check.MEMORY, options.least_free_memory, options.cooldown_seconds)
+        self._everything = _Watch(ANY, Check.GAIN, options.least_gain, options.cooldown_seconds)
         self._low = 0
         """Readings of the memory in a row that were too low."""
         self.guards: Mapping[str, Guard] = {}
@@ -260,7 +264,7 @@ class Guardrails:
         if not self._options.enabled:
             return ()
         routes = (watch.state for _, watches in sorted(self._watches.items()) for watch in watches.values())
-        return (*routes, self._memory.state)
+        return (*routes, self._everything.state, self._memory.state)
 
     @property
     def shut(self) -> frozenset[str]:
@@ -285,6 +289,7 @@ class Guardrails:
         tpot = stats.tpot_seconds
         if tpot is not None:
             watches[Check.GAIN].add(stats, bad=False, now=now)
+            self._everything.add(stats, bad=False, now=now)
             if objective.tpot_p95_seconds is not None:
                 plain_too = speedup is not None and tpot * speedup > objective.tpot_p95_seconds
                 watches[Check.LATENCY].add(stats, tpot > objective.tpot_p95_seconds and not plain_too, now)
@@ -317,20 +322,28 @@ class Guardrails:
         if not self._options.enabled:
             return []
         moved = []
-        for route, watches in self._watches.items():
-            for check, watch in watches.items():
-                verdict = self._gain(route, watch, gain, now) if check is Check.GAIN else watch.shares(now)
-                if watch.move(verdict, now, unix):
-                    watch.since_stretch = stretch + 1
-                    moved.append(watch.state)
-        if self._memory.move(self._memory.state.verdict, now, unix):
-            moved.append(self._memory.state)
+        for watch in (*(watch for watches in self._watches.values() for watch in watches.values()), *self._of_all):
+            match watch.state.check:
+                case Check.MEMORY:
+                    verdict = watch.state.verdict
+                case Check.GAIN:
+                    verdict = self._gain(watch, gain, now)
+                case _:
+                    verdict = watch.shares(now)
+            if watch.move(verdict, now, unix):
+                watch.since_stretch = stretch + 1
+                moved.append(watch.state)
         if moved:
             self.guards = self._held()
         return moved
 
-    def _gain(self, route: str, watch: _Watch, gain: Gains, now: float) -> Verdict:
+    @property
+    def _of_all(self) -> tuple[_Watch, ...]:
+        return self._everything, self._memory
+
+    def _gain(self, watch: _Watch, gain: Gains, now: float) -> Verdict:
         requests = watch.speculating.count(now)[1]
+        route = watch.state.route
         measured = (
             gain(route, watch.since_stretch if watch.state.standing is Standing.TRYING else None) if requests else None
         )
@@ -348,8 +361,9 @@ class Guardrails:
 
     def _held(self) -> dict[str, Guard]:
         found: dict[str, Guard] = {}
-        for route, watches in ((ANY, {Check.MEMORY: self._memory}), *self._watches.items()):
-            held = [watch.state for watch in watches.values() if watch.state.standing is not Standing.WATCHING]
+        routes = ((route, tuple(watches.values())) for route, watches in self._watches.items())
+        for route, watches in ((ANY, self._of_all), *routes):
+            held = [watch.state for watch in watches if watch.state.standing is not Standing.WATCHING]
             if held:
                 tripped = [state for state in held if state.standing is Standing.TRIPPED]
                 found[route] = Guard(REASONS[(tripped or held)[0].check], 0.0 if tripped else TRIED_SHARE)
@@ -362,7 +376,7 @@ class Guardrails:
             options = self._options
             bars = {
                 Check.LATENCY: BEYOND_PERCENTILE,
-                Check.GAIN: 1.0 - options.max_slowdown,
+                Check.GAIN: options.least_route_gain,
                 Check.TTFT: BEYOND_PERCENTILE,
                 Check.ERRORS: options.max_error_share,
                 Check.VALIDITY: options.max_invalid_share,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from policies.cycle_policy import CyclePolicy
 from policies.types import PLAIN, Interval, KillSwitch, Pin, Policy
+from tuner.acceptance import Curve
 from tuner.guardrails import Guard, GuardrailState
 from tuner.safety import SafetyState
 
@@ -88,6 +89,10 @@ class PolicySnapshot:
     """How often acceptance, cost or a version was found to have changed, since the start, by kind."""
     engine_gain: Interval | None = None
     """What all that is served takes in plain, over what it takes, at equal load; None while unknown."""
+    shadow_share: float | None = None
+    """Share of the engine's busy seconds since the start that shadows took; None before the first cycle."""
+    curves: Mapping[str, Mapping[tuple[str, str], Curve]] = field(default_factory=dict)
+    """What is known of each drafter, by (route, language)."""
     guards: Mapping[str, Guard] = field(default_factory=dict)
     """What holds a route, by route; ``*`` holds all."""
     guardrails: tuple[GuardrailState, ...] = ()

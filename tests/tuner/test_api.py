@@ -8,17 +8,21 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from policies import Arm, Policy, PolicyState, Reason
+from policies import Arm, BlockEnd, Context, Interval, Policy, PolicyState, Reason
 from policies.decision_id import DecisionFields, encode
 from policies.store import Store
 from policies.testing import FakeClock
 from tests.policies import store_samples as samples
 from tests.tuner.scripted_steering import ScriptedSteering, snapshot
+from tests.tuner.simulated_engine import cycle, sequence
+from tuner.acceptance import Acceptance
 from tuner.api.app import create_admin_app
 from tuner.api.drafters import DrafterConflictError, DrafterControl
 from tuner.api.durations import describe_duration, parse_duration
 from tuner.api.explain import LADDER, REASON_SENTENCES, explain, schedule_words
+from tuner.guardrails import Check, Guard, GuardrailState, Standing, Verdict
 from tuner.recorder import Recorder, RecorderOptions
+from tuner.safety import Gate, SafetyState
 from tuner.settings import RouteSettings, Settings
 
 DEADLINE_SECONDS = 60.0
@@ -109,7 +113,7 @@ def test_a_policy_comes_with_its_ladder_and_its_evidence(admin: Admin) -> None:
     assert explanation["reason"] == "LEARNED"
     assert [rung["name"] for rung in explanation["ladder"]] == list(LADDER)
     standings = [rung["standing"] for rung in explanation["ladder"]]
-    assert standings == ["above"] * 4 + ["decides"] + ["below"] * 2
+    assert standings == ["above"] * 5 + ["decides"] + ["below"] * 2
     evidence = " ".join(explanation["evidence"])
     for part in (
         "37 requests and 412 cycles",
@@ -118,6 +122,69 @@ def test_a_policy_comes_with_its_ladder_and_its_evidence(admin: Admin) -> None:
         "1.62x plain, 95 % interval 1.50 to 1.74",
     ):
         assert part in evidence
+
+
+def test_a_guardrail_that_holds_a_route_decides_and_says_what_was_measured(admin: Admin) -> None:
+    share = Interval(0.2, 0.1, 0.37)
+    held = GuardrailState(
+        "code-edit", Check.ERRORS, Verdict.FAILED, Standing.TRIPPED, 0.02, 30, share, admin.clock() + 240.0, 1
+    )
+    fine = GuardrailState("*", Check.MEMORY, Verdict.SUCCESS, bar=0.03, share=Interval(0.4, 0.4, 0.4))
+    guards = {"code-edit": Guard(Reason.GUARDRAIL_ERRORS, 0.0)}
+    steering = admin.steering
+    steering.snapshot = replace(steering.snapshot, guards=guards, guardrails=(held, fine))
+    explanation = admin.client.get(POLICY_PATH).json()["explanation"]
+    assert (explanation["reason"], explanation["drafter"]) == ("GUARDRAIL_ERRORS", "none")
+    rung = next(one for one in explanation["ladder"] if one["name"] == "guardrail")
+    assert rung["standing"] == "decides"
+    assert rung["note"] == "errors: 20% (10% to 37%) of 30 requests, at most 2%; plain for 4m more"
+    assert [one["check"] for one in explanation["guardrails"]] == ["errors", "memory"]
+    assert [one["check"] for one in admin.client.get("/api/v1/status").json()["guardrails"]] == ["errors"]
+    trying = replace(held, standing=Standing.TRYING, until=None)
+    steering.snapshot = replace(steering.snapshot, guardrails=(trying, fine))
+    rungs = admin.client.get(POLICY_PATH).json()["explanation"]["ladder"]
+    assert "10% of the requests try again" in next(one["note"] for one in rungs if one["name"] == "guardrail")
+
+
+def test_a_guardrail_that_watches_says_what_it_found(admin: Admin) -> None:
+    states = (
+        GuardrailState("code-edit", Check.GAIN, Verdict.INCONCLUSIVE),
+        GuardrailState("code-edit", Check.TTFT, Verdict.NO_TRAFFIC),
+        GuardrailState("chat", Check.ERRORS, Verdict.SUCCESS),
+    )
+    admin.steering.snapshot = replace(admin.steering.snapshot, guardrails=states)
+    explanation = admin.client.get(POLICY_PATH).json()["explanation"]
+    assert explanation["reason"] == "LEARNED"
+    note = next(one["note"] for one in explanation["ladder"] if one["name"] == "guardrail")
+    assert note == "none tripped; gain inconclusive, ttft no traffic"
+
+
+def test_the_status_tells_the_gain_of_everything_with_its_interval_and_the_budget(admin: Admin) -> None:
+    assert admin.client.get("/api/v1/status").json()["gain"] is None
+    safety = SafetyState(Gate.HELD, -0.1, 5.0, 2)
+    admin.steering.snapshot = replace(
+        admin.steering.snapshot, engine_gain=Interval(1.5, 1.4, 1.6), safety=safety, shadow_share=0.004
+    )
+    body = admin.client.get("/api/v1/status").json()
+    assert body["gain"] == {"estimate": 1.5, "low": 1.4, "high": 1.6}
+    assert body["safety"] == {"gate": "held", "budget_seconds": -0.1, "cap_seconds": 5.0, "held": 2}
+    assert body["shadow_share"] == 0.004
+
+
+def test_every_drafter_that_was_seen_in_a_context_is_explained_with_its_intervals(admin: Admin) -> None:
+    acceptance = Acceptance()
+    context = Context(samples.MODEL, "code-edit", "code")
+    for key in range(1, 51):
+        stats = sequence(context, key=key, accepted=4, verified=8, end=BlockEnd.REJECTED, drafter="suffix")
+        acceptance.fold(cycle(load=1, tokens=9, kv_tokens=100, seconds=0.02, sequences=(stats,)))
+        acceptance.finish(key)
+    pooled, by_key = acceptance.curves("suffix", [("code-edit", "code")])
+    curves = {"suffix": {**by_key, ("*", "*"): pooled}}
+    admin.steering.snapshot = replace(admin.steering.snapshot, curves=curves)
+    [found] = admin.client.get(POLICY_PATH).json()["explanation"]["drafters"]
+    assert (found["drafter"], found["blocks"]) == ("suffix", pytest.approx(50.0, rel=0.1))
+    assert found["low"][3] <= found["survival"][3] <= found["high"][3]
+    assert found["survival"][3] > 0.9 > 0.2 > found["survival"][4]
 
 
 def test_a_configured_route_without_traffic_has_no_policy_yet(admin: Admin) -> None:

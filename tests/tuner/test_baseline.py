@@ -1,21 +1,22 @@
 """The measured baseline and the gains over it."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from policies.cycle_policy import Window
 from policies.types import Context, Decision, Reason
 from tests.tuner.simulated_engine import cycle, finished_request, sequence
-from tuner.baseline import Baseline
+from tuner.baseline import LEARNED, Baseline
 from tuner.jackknife import freedom, ratio_interval, student_t, welch
 
 CHAT = Context("m", "chat", "en")
-ERA = ("chat", "en", "ngram", False)
+ERA = ("chat", "en", LEARNED, False)
 
 
 def decision(drafter: str = "ngram", forced: bool = False) -> Decision:
-    return Decision("id", CHAT, drafter, 8, forced, Reason.LEARNED, 1)
+    return Decision("id", CHAT, drafter, 8, forced, Reason.PINNED if forced else Reason.LEARNED, 1)
 
 
 def plain_window(
@@ -260,15 +261,28 @@ def test_longer_contexts_are_not_mistaken_for_slower_serving() -> None:
     assert speedup(baseline) == pytest.approx(2.0)
 
 
-def test_gains_of_another_drafter_or_of_a_pin_are_not_mixed_in() -> None:
+def test_gains_of_a_pin_or_of_clients_who_opt_out_are_not_mixed_into_what_was_learned() -> None:
     baseline = measured()
     for key in range(10):
         serve(baseline, key, [(2, 0.010)] * 5)
-        serve(baseline, 100 + key, [(5, 0.010)] * 5, decided=decision(forced=True))
-        serve(baseline, 200 + key, [(1, 0.010)] * 5, decided=decision("none"))
-    assert speedup(baseline) == pytest.approx(2.0)
+        serve(baseline, 100 + key, [(4, 0.010)] * 5, decided=decision("suffix"))
+        serve(baseline, 200 + key, [(5, 0.010)] * 5, decided=decision(forced=True))
+        serve(baseline, 300 + key, [(1, 0.010)] * 5, decided=replace(decision("none"), reason=Reason.CLIENT_OPT_OUT))
+    # What was learned may be one drafter for one request and another for the next.
+    assert speedup(baseline) == pytest.approx(3.0)
     assert speedup(baseline, ("chat", "en", "ngram", True)) == pytest.approx(5.0)
     assert speedup(baseline, ("chat", "en", "none", False)) == pytest.approx(1.0)
+
+
+def test_the_gain_of_a_context_that_changed_is_measured_anew() -> None:
+    baseline = measured()
+    for key in range(10):
+        serve(baseline, key, [(4, 0.010)] * 5)
+    baseline.forget("chat", "en")
+    assert speedup(baseline) is None
+    for key in range(10, 20):
+        serve(baseline, key, [(2, 0.010)] * 5)
+    assert speedup(baseline) == pytest.approx(2.0)
 
 
 def test_throughput_divides_a_cycle_among_its_sequences_and_keeps_plain_apart() -> None:

@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from importlib.metadata import version
@@ -20,18 +21,21 @@ from rich.console import Console
 from rich.table import Table
 from typer.testing import CliRunner, Result
 
-from policies import Arm, Reason
+from policies import Arm, Interval, Reason
 from policies.decision_id import DecisionFields, encode
 from policies.store import Store
 from tests.policies import store_samples as samples
 from tests.tuner.scripted_steering import ScriptedSteering, snapshot
+from tuner.acceptance import Acceptance
 from tuner.api.app import create_admin_app
 from tuner.cli import app
 from tuner.cli.admin_client import AdminClient
 from tuner.cli.output import make_console, print_table
 from tuner.cli.service import run_console
 from tuner.cli.tables import print_status
+from tuner.guardrails import Check, GuardrailState, Standing, Verdict
 from tuner.recorder import Recorder, RecorderOptions
+from tuner.safety import Gate, SafetyState
 from tuner.settings import EngineSettings, Settings
 from tuner.settings_loader import load_settings
 
@@ -294,6 +298,35 @@ def test_status_tells_the_cost_of_tokens_where_a_price_is_set(tmp_path: Path) ->
     assert "cost       tuned 1.11, plain 1.67 for a million output tokens on a busy machine" in result.stdout
 
 
+def test_status_tells_what_was_gained_what_may_be_lost_and_what_is_held(admin: Admin) -> None:
+    assert "gain       not known yet" in run("status").stdout
+    held = GuardrailState("chat", Check.TTFT, Verdict.FAILED, Standing.TRIPPED, 0.05, 40, None, time.time() + 300.0, 1)
+    admin.steering.snapshot = replace(
+        admin.steering.snapshot,
+        engine_gain=Interval(1.5, 1.4, 1.6),
+        safety=SafetyState(Gate.PROVEN, 2.0, 5.0),
+        shadow_share=0.004,
+        changes_found={"acceptance": 2, "cost": 0},
+        guardrails=(held,),
+    )
+    told = run("status").stdout
+    assert "gain       1.50x plain at equal load, over everything (95 % interval 1.40 to 1.60)" in told
+    assert "2.0 of 5.0 engine seconds may be lost to plain; only drafters that are proved to pay may be used" in told
+    assert "cycles     predicted to within 4.0%; shadows took 0.4% of the time" in told
+    assert "changes    acceptance 2, since the start" in told
+    assert "guardrail  chat: ttft: plain for" in told
+
+
+def test_explain_has_a_table_of_the_drafters(admin: Admin) -> None:
+    curve = Acceptance().curves("ngram", ())[0]
+    rising = tuple(max(0.0, 0.9 - 0.05 * place) for place in range(16))
+    curve = replace(curve, unconditioned=rising, low=rising, high=rising, blocks=50.0)
+    admin.steering.snapshot = replace(admin.steering.snapshot, curves={"ngram": {("code-edit", "code"): curve}})
+    told = run("explain", "code-edit", "--language", "code").stdout
+    assert "blocks of which at least so many drafts are kept" in told
+    assert "90% (90%-90%)" in told
+
+
 def test_explain_reads_a_decision_that_was_not_sampled(admin: Admin) -> None:
     decision_id = encode(DecisionFields(12, "ngram", 8, Reason.LEARNED, "chat", "da", "5f-1"))
     result = run("explain", "--decision", decision_id)
@@ -310,6 +343,7 @@ def test_explain_shows_what_became_of_a_sampled_request(admin: Admin) -> None:
     result = run("explain", "--decision", stats.decision.decision_id)
     assert "stop after 48 tokens; 60 proposed, 50 verified, 28 accepted" in result.stdout
     assert "50 ms to the first token, then 10.0 ms a token" in result.stdout
+    assert "drawn      by chance, with probability 0.25" in result.stdout
 
 
 def test_pin_and_unpin_change_what_is_in_force(admin: Admin) -> None:

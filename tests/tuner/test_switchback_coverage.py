@@ -15,11 +15,11 @@ import pytest
 
 from policies.types import Context, Decision, Interval, Reason
 from tests.tuner.simulated_engine import cycle, finished_request, sequence
-from tuner.baseline import Baseline
+from tuner.baseline import LEARNED, Baseline
 from tuner.switchback import Switchback, SwitchbackOptions
 
 CHAT, STORY = Context("m", "chat", "en"), Context("m", "story", "en")
-ERA = ("chat", "en", "ngram", False)
+ERA = ("chat", "en", LEARNED, False)
 
 EXPERIMENTS = 1000
 STRETCH = 1.0

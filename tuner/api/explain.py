@@ -1,11 +1,25 @@
 """Why a context or a request is served as it is, in words: the ladder, the reason, the evidence."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from policies.ladder import Resolution, Situation, kill_for, pin_for, resolve
-from policies.types import MAX_BLOCK_LENGTH, PLAIN, Arm, Evidence, KillSwitch, Mode, Pin, Policy, PolicyState, Reason
+from policies.ladder import ANY, Resolution, Situation, kill_for, pin_for, resolve
+from policies.types import (
+    MAX_BLOCK_LENGTH,
+    PLAIN,
+    Arm,
+    Evidence,
+    Interval,
+    KillSwitch,
+    Mode,
+    Pin,
+    Policy,
+    PolicyState,
+    Reason,
+)
 from tuner.api.durations import describe_duration
+from tuner.guardrails import REASONS, TRIED_SHARE, Check, GuardrailState, Standing, guard_of
+from tuner.known_contexts import Key
 from tuner.settings import RouteSettings
 from tuner.snapshot import PolicySnapshot
 from tuner.wording import counted
@@ -39,18 +53,20 @@ LADDER = (
     "kill switch",
     "switchback",
     "pin",
+    "guardrail",
     "client opt-out",
     "learned",
     "route default",
     "engine default",
 )
-"""The rungs, from the strongest. Guardrails and freezing, which `policies.ladder` has places for, come to it once
-something gives them."""
+"""The rungs, from the strongest. Freezing, which `policies.ladder` has a place for, comes to it once something gives
+it."""
 
 _RUNG_OF_REASON = {
     Reason.KILL_SWITCH: "kill switch",
     Reason.SWITCHBACK: "switchback",
     Reason.PINNED: "pin",
+    **dict.fromkeys(REASONS.values(), "guardrail"),
     Reason.CLIENT_OPT_OUT: "client opt-out",
     Reason.ROUTE_DEFAULT: "route default",
     Reason.ENGINE_DEFAULT: "engine default",
@@ -68,6 +84,20 @@ class Rung:
 
 
 @dataclass(frozen=True, slots=True)
+class DrafterCurve:
+    """What is known of a drafter in a context."""
+
+    drafter: str
+    blocks: float
+    """Blocks that this rests on, faded ones counted in part, without what was borrowed from relatives."""
+    survival: tuple[float, ...]
+    """The share of blocks of which at least 1, 2 and so on drafted tokens are kept."""
+    low: tuple[float, ...]
+    """Lower ends of their 95 % intervals."""
+    high: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """Everything that `paceline explain` prints."""
 
@@ -80,6 +110,10 @@ class Explanation:
     ladder: tuple[Rung, ...]
     evidence: tuple[str, ...]
     """Sentences, in the order in which people read them."""
+    guardrails: tuple[GuardrailState, ...] = ()
+    """Of the route, and those that hold for every route."""
+    drafters: tuple[DrafterCurve, ...] = ()
+    """What is known of each drafter here, whether it serves or not."""
 
 
 def explain(
@@ -89,11 +123,13 @@ def explain(
     policy = snapshot.policies.get((route, language))
     pin = pin_for(snapshot.pins, route, language, now)
     kill = kill_for(snapshot.kill_switches, route, now)
+    guard = guard_of(snapshot.guards, route)
     arm = configured.default_arm
     situation = Situation(
         killed=kill is not None,
         switchback=snapshot.cycle_policy.window.plain,
         pin=pin,
+        guardrail=None if guard is None else guard.reason,
         mode=configured.mode,
         learned=policy,
         learned_cap=MAX_BLOCK_LENGTH,
@@ -106,9 +142,19 @@ def explain(
         forced=resolution.forced,
         reason=resolution.reason,
         sentence=REASON_SENTENCES[resolution.reason],
-        ladder=_rungs(resolution, situation, policy, pin, kill, configured, now),
+        ladder=_rungs(resolution, situation, policy, pin, kill, _guardrail_note(snapshot, route, now), configured, now),
         evidence=() if policy is None else tuple(_evidence_sentences(policy.evidence)),
+        guardrails=tuple(state for state in snapshot.guardrails if state.route in (route, ANY)),
+        drafters=tuple(_curves(snapshot, (route, language))),
     )
+
+
+def _curves(snapshot: PolicySnapshot, key: Key) -> Iterator[DrafterCurve]:
+    for drafter, by_context in sorted(snapshot.curves.items()):
+        curve = by_context.get(key)
+        if curve is not None and curve.blocks > 0.0:
+            shares = (curve.unconditioned, curve.low, curve.high)
+            yield DrafterCurve(drafter, curve.blocks, *(tuple(round(value, 4) for value in each) for each in shares))
 
 
 def _rungs(
@@ -117,6 +163,7 @@ def _rungs(
     policy: Policy | None,
     pin: Pin | None,
     kill: KillSwitch | None,
+    guardrail: str,
     configured: RouteSettings,
     now: float,
 ) -> tuple[Rung, ...]:
@@ -124,6 +171,7 @@ def _rungs(
         "kill switch": _kill_note(kill, now),
         "switchback": "a plain window is open" if situation.switchback else "no plain window is open",
         "pin": _pin_note(pin, now),
+        "guardrail": guardrail,
         "client opt-out": "a request may send x-paceline-mode: off",
         "learned": _learned_note(policy, configured.mode),
         "route default": _route_note(configured),
@@ -151,6 +199,38 @@ def _pin_note(pin: Pin | None, now: float) -> str:
     languages = "every language" if pin.language == "*" else pin.language
     back = f"`paceline unpin {pin.route} --language {_quoted(pin.language)}` takes it back"
     return f"{arm} for {languages}, {left} left, by {pin.actor}: {pin.reason}; {back}"
+
+
+def _guardrail_note(snapshot: PolicySnapshot, route: str, now: float) -> str:
+    states = [state for state in snapshot.guardrails if state.route in (route, ANY)]
+    held = [state for state in states if state.standing is not Standing.WATCHING]
+    if held:
+        return "; ".join(guardrail_words(state, now) for state in held)
+    if not states:
+        return "nothing is watched" if not snapshot.guardrails else "no traffic yet"
+    found = [f"{state.check.value} {state.verdict.value}" for state in states]
+    return f"none tripped; {', '.join(found)}"
+
+
+def guardrail_words(state: GuardrailState, now: float) -> str:
+    """A check that holds its route, e.g. ``errors: 20 % (10 % to 37 %) of 30 requests, at most 2 %; plain for 4m``."""
+    bar = f"at {'least' if state.check in (Check.GAIN, Check.MEMORY) else 'most'} "
+    measured = "" if state.share is None else _measured(state, state.share) + ", "
+    bar += f"{state.bar:.2f}x plain" if state.check is Check.GAIN else f"{state.bar:.0%}"
+    if state.until is None:
+        return f"{state.check.value}: {measured}{bar}; {TRIED_SHARE:.0%} of the requests try again, others are plain"
+    return f"{state.check.value}: {measured}{bar}; plain for {describe_duration(max(0.0, state.until - now))} more"
+
+
+def _measured(state: GuardrailState, found: Interval) -> str:
+    match state.check:
+        case Check.MEMORY:
+            return f"{found.estimate:.1%} left"
+        case Check.GAIN:
+            return f"{found.estimate:.2f}x plain ({found.low:.2f} to {found.high:.2f})"
+        case _:
+            bad = f"{found.estimate:.0%} ({found.low:.0%} to {found.high:.0%})"
+            return f"{bad} of {counted(state.requests, 'request')}"
 
 
 def _quoted(language: str) -> str:

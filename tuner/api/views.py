@@ -3,14 +3,16 @@
 import hashlib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from policies.decision_id import DecisionFields
 from policies.ladder import kill_for, pin_for
 from policies.records import SampledDecision
-from policies.types import KillSwitch, LoadStep, Mode, Pin, Policy, PolicyState, Reason
+from policies.types import Interval, KillSwitch, LoadStep, Mode, Pin, Policy, PolicyState, Reason
 from tuner.api.explain import REASON_SENTENCES, Explanation, explain
+from tuner.guardrails import GuardrailState, Standing
 from tuner.price import Cost, cost_per_million
+from tuner.safety import SafetyState
 from tuner.settings import RouteSettings
 from tuner.snapshot import BaselineCell, PolicySnapshot, Throughput
 
@@ -49,6 +51,17 @@ class StatusView:
     """Those that a pin may name."""
     cost_per_million_tokens: Cost | None = None
     """None unless engine.price_per_hour is set."""
+    gain: Interval | None = None
+    """Of everything that is served, at equal load; None while it is not known."""
+    shadow_share: float | None = None
+    """Share of the engine's busy seconds that shadows took, since the start."""
+    safety: SafetyState = field(default_factory=SafetyState)
+    hold: bool = False
+    """The safety budget is spent, so that only pins speculate."""
+    changes_found: Mapping[str, int] = field(default_factory=dict)
+    """Since the start, by kind."""
+    guardrails: tuple[GuardrailState, ...] = ()
+    """Those that hold a route, or let only a share of its requests try again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +143,8 @@ class DecisionView:
     accepted: int | None = None
     ttft_seconds: float | None = None
     tpot_seconds: float | None = None
+    propensity: float | None = None
+    """The probability with which this drafter was given to the request; below 1 where chance chose."""
 
 
 def status_view(
@@ -162,6 +177,12 @@ def status_view(
         kill_switches=kills_in_force(snapshot, now),
         drafters=drafters,
         cost_per_million_tokens=_cost(snapshot.throughput, price_per_hour),
+        gain=snapshot.engine_gain,
+        shadow_share=snapshot.shadow_share,
+        safety=snapshot.safety,
+        hold=snapshot.cycle_policy.hold,
+        changes_found=snapshot.changes_found,
+        guardrails=tuple(state for state in snapshot.guardrails if state.standing is not Standing.WATCHING),
     )
 
 
@@ -244,6 +265,7 @@ def stored_decision_view(sampled: SampledDecision) -> DecisionView:
         accepted=sampled.accepted,
         ttft_seconds=sampled.ttft_seconds,
         tpot_seconds=sampled.tpot_seconds,
+        propensity=decision.propensity,
     )
 
 

@@ -29,8 +29,26 @@ def print_status(console: Console, status: Mapping[str, Any], policies: Sequence
     if cost is not None:
         found = ", ".join(f"{name} {'unknown' if cost[name] is None else format(cost[name], '.2f')}" for name in cost)
         console.print(f"cost       {found} for a million output tokens on a busy machine")
+    gain = status["gain"]
+    if gain is None:
+        console.print("gain       not known yet: plain windows have not met the traffic often enough")
+    else:
+        console.print(
+            f"gain       {gain['estimate']:.2f}x plain at equal load, over everything "
+            f"(95 % interval {gain['low']:.2f} to {gain['high']:.2f})"
+        )
     window = "a plain window is open" if status["plain_window"] else "no plain window is open"
     console.print(f"baseline   {status['switchback_share']:.0%} of the time in plain windows; {window}")
+    console.print(f"safety     {_safety(status)}")
+    error = status["cost_error"]
+    shadows = "" if status["shadow_share"] is None else f"; shadows took {status['shadow_share']:.1%} of the time"
+    predicted = "not predicted yet" if error is None else f"predicted to within {error:.1%}"
+    console.print(f"cycles     {predicted}{shadows}")
+    if any(status["changes_found"].values()):
+        found = ", ".join(f"{name} {count}" for name, count in status["changes_found"].items() if count)
+        console.print(f"changes    {found}, since the start")
+    for guardrail in status["guardrails"]:
+        console.print(f"guardrail  {_route(guardrail['route'])}: {_guardrail(guardrail)}")
     for kill in status["kill_switches"]:
         console.print(
             f"kill       {_route(kill['route'])}{_until(kill['expires_at'])}, by {kill['actor']}: {kill['reason']}"
@@ -90,11 +108,45 @@ def print_explanation(console: Console, view: Mapping[str, Any]) -> None:
         table.add_row(marks[rung["standing"]], rung["name"], rung["note"])
     console.print(table)
     console.print("=> decides; what stands above it would override it, what stands below (x) is overridden.")
+    if explanation["drafters"]:
+        console.print()
+        _print_curves(console, explanation["drafters"])
     if explanation["evidence"]:
         console.print()
         console.print("Evidence")
         for sentence in explanation["evidence"]:
             console.print(f"  {sentence}")
+
+
+def _print_curves(console: Console, curves: Sequence[Mapping[str, Any]]) -> None:
+    """What is known of each drafter, with its intervals."""
+    lengths = (1, 2, 4, 8)
+    table = Table("drafter", "blocks", *(f"{length} kept" for length in lengths))
+    table.title, table.title_justify = "Drafters: blocks of which at least so many drafts are kept (95 %)", "left"
+    for curve in curves:
+        cells = [
+            f"{curve['survival'][length - 1]:.0%} ({curve['low'][length - 1]:.0%}-{curve['high'][length - 1]:.0%})"
+            for length in lengths
+        ]
+        table.add_row(curve["drafter"], f"{curve['blocks']:.0f}", *cells)
+    print_table(console, table)
+
+
+def _safety(status: Mapping[str, Any]) -> str:
+    safety = status["safety"]
+    if status["hold"]:
+        words = "the budget is spent, so only pins speculate"
+    elif safety["gate"] == "open":
+        words = "every drafter may be used"
+    else:
+        words = "only drafters that are proved to pay may be used"
+    return f"{safety['budget_seconds']:.1f} of {safety['cap_seconds']:.1f} engine seconds may be lost to plain; {words}"
+
+
+def _guardrail(state: Mapping[str, Any]) -> str:
+    if state["until"] is None:
+        return f"{state['check']}: some of the requests try again"
+    return f"{state['check']}: plain{_until(state['until'])}, for {counted(state['requests'], 'request')} were judged"
 
 
 def print_decision(console: Console, decision: Mapping[str, Any]) -> None:
@@ -106,6 +158,9 @@ def print_decision(console: Console, decision: Mapping[str, Any]) -> None:
     console.print(f"context    {decision['route']}/{decision['language']}, policy version {decision['policy_version']}")
     console.print(f"arm        {arm}")
     console.print(f"reason     {decision['reason']}: {decision['sentence']}")
+    propensity = decision["propensity"]
+    if propensity is not None and propensity < 1.0:
+        console.print(f"drawn      by chance, with probability {propensity:.2f}")
     if decision["source"] == "id":
         console.print("outcome    not sampled: all of this was read from the id")
         return
