@@ -20,7 +20,7 @@ from policies.types import MAX_BLOCK_LENGTH
 from tuner.replay.reblock import LENGTHS, BlockTables, Bools, Floats, Ints
 from tuner.replay.trace import Costs
 
-EXACT_LOAD = 12
+EXACT_LOAD = 8
 """The most sequences for which the distribution of all proposals together is worked out."""
 
 EXACT_PASSES = 4
@@ -29,7 +29,7 @@ EXACT_PASSES = 4
 STARTS = 2
 """Places to start from for each set of drafters whose drafting takes steps."""
 
-NEAR = 0.93
+NEAR = 0.96
 """Of the rate of the best place, by normal sums, that the others must reach."""
 
 _DEVIATIONS = 64
@@ -227,8 +227,7 @@ class Composer:
         emitted, mean, variance = self._emitted[at], self._mean[at], self._variance[at]
         log_below = self._log_below[at]
         everyone = np.arange(load)
-        same = np.unique(at[:, None] == at[None, :], axis=0)
-        same = same[same.sum(axis=1) > 1]
+        same = np.array([at == cell for cell in set(at.tolist()) if (at == cell).sum() > 1]).reshape(-1, load)
         positions = np.arange(MAX_BLOCK_LENGTH)
         for _ in range(4 * load + 4):
             used, length = np.divmod(options, LENGTHS)

@@ -22,7 +22,9 @@ from typing import Any
 from tuner.replay.player import Running, World
 from tuner.replay.trace import DraftTrace
 
-NEWTON_STEPS = 6
+NEWTON_STEPS = 8
+NEWTON_TOLERANCE = 1e-4
+"""Steps square the error: after one from here it is gone."""
 
 
 def normal_hedge(regrets: list[float]) -> list[float]:
@@ -39,7 +41,10 @@ def normal_hedge(regrets: list[float]) -> list[float]:
         terms = [exp(square * scale) for square in squares]
         total = sum(terms)
         slope = sum([square * term for square, term in zip(squares, terms, strict=True)]) / total
-        scale -= (log(total / count) - 1.0) / slope
+        excess = log(total / count) - 1.0
+        scale -= excess / slope
+        if excess < NEWTON_TOLERANCE:
+            break
     weights = [
         regret * exp((square - largest) * scale) if regret > 0.0 else 0.0
         for regret, square in zip(regrets, squares, strict=True)
