@@ -27,6 +27,10 @@ from tuner.acceptance.pooling import HEAD_FALL
 from tuner.acceptance.requests import LiveRequests
 
 _FORMAT = 2
+_ALERT_FACTOR = 20.0
+"""What `delta` is multiplied by once something has changed: what changes one context seldom leaves the others alone."""
+_ALERT_FINISHES = 400
+"""Finished requests, each counted once for every drafter that proposed in it, for which that holds."""
 _GROWTH = math.log(1.02)
 """A curve is made again when what it borrows from has grown by this much, though its own cell is unchanged."""
 
@@ -84,6 +88,8 @@ class Acceptance:
         self._tests: dict[str, DrafterTest] = {}
         self._entries = 0
         self._finishes = 0
+        self._alerted_until = 0
+        """The finish up to which the last change makes others more likely."""
         self._requests = LiveRequests(self._finished, self._feature_heads)
 
     def fold(self, stats: CycleStats) -> None:
@@ -248,22 +254,27 @@ class Acceptance:
 
     def _look_for_change(self, key: _Key, cell: Cell, one: Finished) -> None:
         blocks, kept = _first_drafts(one, cell.correlation(self._replica))
+        delta = self._delta * (_ALERT_FACTOR if self._finishes <= self._alerted_until else 1.0)
         mean = cell.test.known_mean
         if cell.test.add(blocks, kept, self._finishes):
-            change = cell.test.find(self._delta)
+            change = cell.test.find(delta)
             if change is not None:
                 cell.restart(self._replica, self._epoch_blocks, change.mark)
-                self._alarms.append(Alarm(*key, change.before, change.after))
+                self._raise_alarm(Alarm(*key, change.before, change.after))
         drafter = key[0]
         if mean is None:
             return
         test = self._tests.setdefault(drafter, DrafterTest())
         if test.add(blocks, kept, mean, self._finishes):
-            change = test.find(self._delta)
+            change = test.find(delta)
             if change is not None:
                 del self._tests[drafter]
                 self._restart_all(drafter, change.mark)
-                self._alarms.append(Alarm(drafter, ANY, ANY, change.before, change.after))
+                self._raise_alarm(Alarm(drafter, ANY, ANY, change.before, change.after))
+
+    def _raise_alarm(self, alarm: Alarm) -> None:
+        self._alarms.append(alarm)
+        self._alerted_until = self._finishes + _ALERT_FINISHES
 
     def _restart_all(self, drafter: str, mark: int) -> None:
         """Every cell of `drafter` keeps what came after `mark`; so do its margins, which hold nothing as new."""
