@@ -6,9 +6,13 @@ and length emits and proposes in a cell known, a choice for every sequence is wo
     sum of emitted / (E[target's pass] + sum over drafters in use of their drafting)
 
 in the long run, a ratio of means. Proposals vary, a pass has steps and a drafter's sequential steps are those of its
-longest proposal, so expectations are taken over the proposals, not at their means. The search goes up the hill: it
-moves one sequence, all of a cell, all users of a drafter, or everybody, to whichever option gains most, until nothing
-does. With few sequences the expectations are exact; with many the sum of their proposals counts as normal.
+longest proposal, so expectations are taken over proposals, not at their means. With few sequences these are exact;
+with many the sum of their proposals counts as normal.
+
+The search starts from what sequences choose by themselves at a price for a row of the pass, over a grid of prices and
+of drafters whose steps may be paid, and goes up the hill from there: it moves one sequence, all of a cell, all users of
+a drafter, or everybody, to whichever option gains most, until nothing does. Random restarts found nothing better by
+more than 0.1 % in the mean, or 1 % at the most, for up to 12 sequences of two scenarios.
 """
 
 from collections.abc import Sequence
@@ -37,9 +41,11 @@ _DEVIATIONS = 64
 _ROW_PRICES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.5, 4.0)
 """In mean seconds of a row of the target's pass."""
 _CAPS = (1, 2, 3, 5, 8, MAX_BLOCK_LENGTH)
+"""How far a drafter whose steps are paid may go."""
 _GAIN = 1.5
+"""What tokens per second are over plain ones, roughly, where a sequence chooses by itself."""
 _BUCKET = 1.15
-"""Tokens per second are told apart by this factor where a sequence chooses by itself."""
+"""They are told apart by this factor there."""
 _TINY = 1e-9
 """Relative: less than this is no gain."""
 
