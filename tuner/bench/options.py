@@ -14,6 +14,7 @@ SCENARIOS = {
     "preempt": "a KV cache a quarter of what the load wants",
     "fragment": "mixed lengths over many rounds: blocks come back, admission does not slow down",
     "stream": "how tokens reach clients: the delay behind the engine, and bursts",
+    "tuner": "what the tuner itself takes: decisions, the policies of a cycle, folding telemetry, memory",
 }
 """Every scenario by its name, in words."""
 
@@ -66,5 +67,6 @@ READS = {
     "preempt": ("routes", "requests", "arms", "tokens"),
     "fragment": ("routes", "requests", "arms", "tokens", "repeats"),
     "stream": ("routes", "concurrency", "arms", "tokens"),
+    "tuner": ("repeats",),
 }
 """The options that a scenario reads; the command refuses the others."""

@@ -16,6 +16,7 @@ from tuner.bench.options import SCENARIOS, BenchOptions
 from tuner.bench.other_engines import run_transformers
 from tuner.bench.report import Report, begin, finish
 from tuner.bench.stream import run_stream
+from tuner.bench.tuner_speed import run_tuner_speed
 from tuner.root import prepared
 from tuner.settings import AUTO, Settings, SettingsError
 
@@ -31,6 +32,7 @@ RUNNERS: dict[str, Scenario] = {
     "preempt": run_preempt,
     "fragment": run_fragment,
     "stream": run_stream,
+    "tuner": run_tuner_speed,
 }
 
 
@@ -58,7 +60,9 @@ def _run(settings: Settings, options: BenchOptions, console: Console) -> tuple[E
             raise SettingsError(f"--{name} is empty; give at least one, or leave the option out.")
     begin(console, options)
     settings = on_free_ports(settings)
-    if settings.engine.drafters == (AUTO,):  # the arms that may be asked for are known once the model is
+    if (
+        settings.engine.drafters == (AUTO,) and options.scenario != "tuner"
+    ):  # the arms that may be asked for are known once the model is
         settings = prepared(settings, console)
     return asyncio.run(RUNNERS[options.scenario](settings, options, console))
 
