@@ -219,6 +219,20 @@ def test_the_same_prompt_is_computed_once_and_its_last_token_always(length: int)
     assert rig.delivered.reused == {1: 0, 2: (length - 1) // BLOCK_TOKENS * BLOCK_TOKENS}
 
 
+@pytest.mark.parametrize("block_length", [1, 5, 16])
+def test_report_41_as_much_of_the_cache_is_taken_over_with_drafts_as_without(block_length: int) -> None:
+    reused = []
+    for chosen in (decision("none", 0), decision("foresight", block_length)):
+        rig = Rig(slots=2, context_limit=CONTEXT_LIMIT)
+        for turn in range(6):
+            # Three prompts that begin alike, each asked twice, and between them others.
+            prompt = [*prompt_of(1, 40), *prompt_of(10 + turn % 3, 20)]
+            rig.run(submit(turn + 1, prompt, max_tokens=20, sampling=Sampling(seed=turn), chosen=chosen))
+        reused.append(rig.loop.status().reused_tokens)
+        rig.assert_nothing_is_held()
+    assert reused[1] == reused[0] > 0
+
+
 def test_the_next_turn_of_a_conversation_reuses_the_output_of_the_last_one() -> None:
     rig = Rig(context_limit=CONTEXT_LIMIT)
     first = submit(1, prompt_of(1, 20), max_tokens=30, chosen=decision("foresight", 7))
