@@ -69,7 +69,11 @@ def tell_verdict(console: Console, found: Found) -> None:
         _print(console, f"{where}: nothing was faster than production")
         return
     changed = {name: value for name, value in verdict.best.values.items() if value != found.production[name]}
-    judgement = "beats production" if verdict.beats_production else "is not told from production"
+    judgement = "is not told from production"
+    if verdict.beats_production:
+        judgement = "beats production"
+    elif verdict.interval.high < 1.0:
+        judgement = "is slower than production"
     _print(
         console,
         f"{where}: trial {verdict.best.number} ({_shown(changed)}) in new rounds is {_times(verdict.interval)} "

@@ -7,7 +7,7 @@ from typing import Protocol
 from policies.types import Interval
 from tuner.paired import paired_ratio
 from tuner.tune.knobs import Values
-from tuner.tune.stop import noise_of, should_stop
+from tuner.tune.stop import noise_of, should_stop, spread_of
 from tuner.tune.study import Pair, Study, Trial
 
 
@@ -45,7 +45,7 @@ class Verdict:
     interval: Interval | None
     """Its speed over production's, in rounds of its own."""
     noise: float
-    """Standard error of a trial's ratio, as production against itself shows it."""
+    """Standard error of a trial's ratio."""
     trials: int
     stopped_early: bool
 
@@ -88,5 +88,7 @@ async def search(
 
 
 def measured_noise(trials: Sequence[Trial], rounds: int) -> float:
-    """See `noise_of`; from every trial of production against itself."""
-    return noise_of([pair.ratio for trial in trials if trial.is_production for pair in trial.pairs], rounds)
+    """The larger of what production against itself shows and of what the rounds of the candidates do."""
+    against_itself = [pair.ratio for trial in trials if trial.is_production for pair in trial.pairs]
+    candidates = [[pair.ratio for pair in trial.pairs] for trial in trials if not trial.is_production]
+    return max(noise_of(against_itself, rounds), spread_of(candidates))

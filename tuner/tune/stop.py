@@ -18,6 +18,19 @@ def noise_of(ratios: Sequence[float], rounds: int) -> float:
     return math.sqrt(sum(math.log(ratio) ** 2 for ratio in ratios) / len(ratios) / rounds)
 
 
+def spread_of(trials: Sequence[Sequence[float]]) -> float:
+    """The standard error of a trial's ratio, from how far the ratios of its rounds lie apart, over all trials: besides
+    the machine it tells how far the work of a round decides. 0.0 without a trial of two rounds."""
+    squares, freedom, rounds = 0.0, 0, 0
+    for ratios in trials:
+        logarithms = [math.log(ratio) for ratio in ratios]
+        centre = sum(logarithms) / len(logarithms)
+        squares += sum((each - centre) ** 2 for each in logarithms)
+        freedom += len(logarithms) - 1
+        rounds = max(rounds, len(logarithms))
+    return math.sqrt(squares / freedom / rounds) if freedom else 0.0
+
+
 def should_stop(ratios: Sequence[float], noise: float, patience: int) -> bool:
     """Whether the best candidate has not improved by more than the noise for `patience` candidates.
 

@@ -1,10 +1,11 @@
 """The stop rule: it ends in bounds, goes on while it pays, and does not take noise for an improvement."""
 
+import math
 import random
 
 import pytest
 
-from tuner.tune.stop import LEAST, noise_of, should_stop
+from tuner.tune.stop import LEAST, noise_of, should_stop, spread_of
 
 
 def stops_after(draw: list[float], noise: float, patience: int) -> int:
@@ -56,3 +57,12 @@ def test_the_noise_is_the_standard_error_of_a_trial() -> None:
     assert noise_of(ratios, 1) == pytest.approx(0.06, rel=0.05)
     assert noise_of(ratios, 4) == pytest.approx(0.03, rel=0.05)
     assert noise_of([], 3) == 0.0
+
+
+def test_the_spread_of_the_rounds_is_the_standard_error_of_a_trial_whatever_the_trials_are_worth() -> None:
+    source = random.Random(4)
+    worth = [source.uniform(0.7, 1.4) for _ in range(1500)]
+    trials = [[each * source.lognormvariate(0.0, 0.06) for _ in range(3)] for each in worth]
+    assert spread_of(trials) == pytest.approx(0.06 / math.sqrt(3), rel=0.05)
+    assert spread_of([]) == 0.0
+    assert spread_of([[1.3]]) == 0.0
