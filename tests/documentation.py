@@ -68,14 +68,8 @@ WITHOUT_FAULTS = {
 
 RESERVED = frozenset(
     {
-        Reason.GUARDRAIL_LATENCY,
-        Reason.GUARDRAIL_TTFT,
-        Reason.GUARDRAIL_ERRORS,
-        Reason.GUARDRAIL_VALIDITY,
-        Reason.GUARDRAIL_MEMORY,
         Reason.FREEZE,
         Reason.FEATURE_UNSUPPORTED,
-        Reason.SHORT_OUTPUT,
         Reason.TELEMETRY_MISSING,
         Reason.STALE_POLICY,
         Reason.STORE_UNAVAILABLE,
