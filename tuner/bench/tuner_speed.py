@@ -32,12 +32,12 @@ LOADS = (1, 2, 4, 8, 16, 32)
 ROUTE_NAMES = 10_000
 SEQUENCES = 8
 """Of each cycle that is folded."""
-MEDIAN_BAR = 20e-6
-P99_BAR = 100e-6
-POLICY_BAR = 50e-6
+MEDIAN_BAR = 20.0
+P99_BAR = 100.0
+POLICY_BAR = 50.0
 FOLD_BAR = 5000.0
-MEMORY_BAR = 1 << 20
-"""Bytes that the last 8,000 of the route names may add."""
+MEMORY_BAR = 64.0
+"""MiB that a controller may hold after all names of routes."""
 _SOME_NAMES = 2000
 _CAP = 12
 
@@ -68,8 +68,8 @@ async def run_tuner_speed(settings: Settings, options: BenchOptions, console: Co
     decide = controller.controller.decide
     decisions = [_seconds(partial(decide, context, _FEATURES)) for _ in range(rounds) for context in contexts]
     bars += [
-        Bar("a decision, median seconds", quantile(decisions, 0.5), MEDIAN_BAR, at_least=False),
-        Bar("a decision, p99 seconds", quantile(decisions, 0.99), P99_BAR, at_least=False),
+        Bar("a decision, median microseconds", _micro(quantile(decisions, 0.5)), MEDIAN_BAR, at_least=False),
+        Bar("a decision, p99 microseconds", _micro(quantile(decisions, 0.99)), P99_BAR, at_least=False),
     ]
     console.log("folding cycles")
     folded = controller.fold_seconds(contexts, cycles=1000 * options.repeats)
@@ -93,24 +93,20 @@ async def run_tuner_speed(settings: Settings, options: BenchOptions, console: Co
             }
         )
         if load == LOADS[-1]:
-            bars.append(Bar(f"plan of {load} sequences, median seconds", found[0], POLICY_BAR, at_least=False))
-            bars.append(Bar(f"allocation of {load} sequences, median seconds", found[1], POLICY_BAR, at_least=False))
+            for name, value in zip(("plan", "allocation"), found, strict=False):
+                what = f"{name} of {load} sequences, median microseconds"
+                bars.append(Bar(what, _micro(value), POLICY_BAR, at_least=False))
     print_table(console, table)
 
     console.log(f"{ROUTE_NAMES} names of routes")
     some, all_names = _memory(chance)
-    bars.append(
-        Bar(
-            f"bytes that {ROUTE_NAMES - _SOME_NAMES} more names of routes take",
-            Interval(all_names - some, all_names - some, all_names - some),
-            MEMORY_BAR,
-            at_least=False,
-        )
-    )
+    held = all_names / 2**20
+    name = f"MiB held after {ROUTE_NAMES} names of routes"
+    bars.append(Bar(name, Interval(held, held, held), MEMORY_BAR, at_least=False))
     console.print(
         f"a decision {1e6 * percentile(decisions, 0.5):.1f} us, p99 {1e6 * percentile(decisions, 0.99):.1f} us; "
         f"{mean:.0f} cycles a second folded on average, {interval_text(rates)} at the median; "
-        f"{all_names / 2**20:.1f} MiB after {ROUTE_NAMES} names of routes",
+        f"{some / 2**20:.1f} MiB held after {_SOME_NAMES} names of routes, {held:.1f} after {ROUTE_NAMES}",
         highlight=False,
     )
     body = {
@@ -239,6 +235,10 @@ def _memory(chance: random.Random) -> tuple[int, int]:
 
 def _keys() -> list[tuple[int, str]]:
     return [(index, language) for index in range(CONTEXTS // len(LANGUAGES)) for language in LANGUAGES]
+
+
+def _micro(found: Interval) -> Interval:
+    return Interval(1e6 * found.estimate, 1e6 * found.low, 1e6 * found.high)
 
 
 def _ordered(found: Interval) -> tuple[float, float, float]:
