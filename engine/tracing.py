@@ -122,8 +122,6 @@ class Recorder:
         self._sequences: dict[int, RunningSequence] = {}
 
     def propose(self, sequences: Sequence[RunningSequence], lengths: Sequence[int]) -> list[Proposal]:
-        for sequence in sequences:
-            self._sequences[sequence.key] = sequence
         for name, drafter in self._drafters.items():
             for sequence, proposal in zip(sequences, _all_ready(drafter, sequences, lengths), strict=True):
                 offers = self._offers.setdefault(sequence.key, {}).setdefault(name, {})
@@ -131,23 +129,24 @@ class Recorder:
         return [SILENT] * len(sequences)
 
     def observe(self, sequence: RunningSequence, emitted: Sequence[int]) -> None:
-        """Nothing to do: the others are told by the loop."""
+        """The others are told by the loop."""
+        self._sequences[sequence.key] = sequence
 
     def release(self, request_key: int) -> None:
         """What was offered is needed until the request is taken."""
 
     def take(self, request_key: int) -> RecordedRequest | None:
         """What became of a request that has ended, and forget it; None for one that ended with its first token."""
-        sequence = self._sequences.pop(request_key, None)
+        sequence = self._sequences.pop(request_key)
         offers = self._offers.pop(request_key, {})
-        if sequence is None:
-            return None
         text = sequence.tokens[sequence.prompt_length + 1 :]
+        if not text:
+            return None
         return RecordedRequest(
             request_key=request_key,
             prompt_tokens=sequence.prompt_length,
             output_tokens=len(text),
-            drafts={name: _compared(offers[name], text) for name in self._drafters},
+            drafts={name: _compared(offers.get(name, {}), text) for name in self._drafters},
         )
 
 

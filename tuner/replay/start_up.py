@@ -39,7 +39,8 @@ class StartingArm:
         for one in running:
             one.requested = self._block_length
             unread = self._unread.get(one.index, 0)
-            if unread:
+            # One that has a single token left is asked for nothing, and nothing is read for it.
+            if unread and one.output_tokens - one.position > 1:
                 read = min(unread, budget)
                 budget -= read
                 self.read_tokens += read
