@@ -432,7 +432,8 @@ class Controller:
             route for route in self._guardrails.shut if route not in pinned and not (route == ANY and pinned)
         )
         defaults = {
-            name: self._published.of(name, ANYWHERE, by[ANYWHERE]) for name, by in self._learning.curves.items()
+            name: self._published.of(name, ANYWHERE, by[ANYWHERE]) if self._may_weigh(name) else (NOTHING, NO_OUTLOOK)
+            for name, by in self._learning.curves.items()
         }
         if self._safeguard.gate is not Gate.OPEN:
             defaults = dict.fromkeys(defaults, (NOTHING, NO_OUTLOOK))
@@ -465,11 +466,17 @@ class Controller:
         for drafter, *rest in sorted((*self._named, *((name, *key) for name in self._learning.curves for key in shut))):
             key: Key = (rest[0], rest[1])
             curve = self._learning.curves.get(drafter, {}).get(key)
-            if key in shut or not self._safeguard.allows(drafter, key):
+            if key in shut or not self._may_weigh(drafter) or not self._safeguard.allows(drafter, key):
                 survivals[drafter, *key], outlooks[drafter, *key] = NOTHING, NO_OUTLOOK
             elif curve is not None:
                 survivals[drafter, *key], outlooks[drafter, *key] = self._published.of(drafter, key, curve)
         return survivals, outlooks
+
+    def _may_weigh(self, drafter: str) -> bool:
+        """Whether enough is known of a drafter for its proposals to be verified: before that they are only scored,
+        which takes a moment and slows nobody."""
+        curves = self._learning.curves.get(drafter)
+        return curves is not None and curves[ANYWHERE].blocks >= self._options.learning_blocks
 
     def _snapshot_of(self, cycle_policy: CyclePolicy) -> PolicySnapshot:
         self._snapshot_version += 1

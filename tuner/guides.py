@@ -56,28 +56,34 @@ class Guides:
         explored = self._explored(menu)
         if menu is None or not menu.options:
             return Guide(explored=explored)
-        serving = policy.arm.drafter_at(learning.load) if policy is not None else explored
+        place = menu.served
+        load = menu.loads[place]
+        serving = policy.arm.drafter_at(load) if policy is not None else explored
         if serving not in menu.options:
             serving = explored
-        place = menu.place(learning.load)
         shadows: tuple[tuple[str, float], ...] = ()
         if self._allowance.seconds > 0.0:
             blocks = {name: curves[key].blocks if key in curves else 0.0 for name, curves in learning.curves.items()}
-            shadows = chances(Known(menu, place, serving, blocks), self._needed)
+            shadows = chances(Known(menu, serving, blocks), self._needed)
         return Guide(
             explored=explored,
-            trials=self._trials(key, menu, place, serving),
+            trials=self._trials(key, menu, serving) if self._knows_anything else (),
             shadows=shadows,
             output_tokens=self._outputs.get(key, (0.0, 0.0))[0],
-            shortcuts=_shortcuts(menu, place, start, learning.load) if start else {},
+            shortcuts=_shortcuts(menu, place, start, load) if start else {},
         )
 
-    def _trials(self, key: Key, menu: Menu, place: int, serving: str) -> tuple[tuple[str, float], ...]:
+    def _trials(self, key: Key, menu: Menu, serving: str) -> tuple[tuple[str, float], ...]:
         """Drawn anew only when the menu is another."""
         known = self._trials_known.get(key)
         if known is None or known[0] is not menu or known[1] != serving:
-            known = self._trials_known[key] = menu, serving, trials(menu, place, serving, self._random)
+            known = self._trials_known[key] = menu, serving, trials(menu, serving, self._random)
         return known[2]
+
+    @property
+    def _knows_anything(self) -> bool:
+        pooled = [curves[ANYWHERE].blocks for curves in self._learning.curves.values()]
+        return max(pooled, default=0.0) >= self._needed
 
     def _explored(self, menu: Menu | None) -> str:
         """The best as far as anything is known, else the first."""
@@ -86,11 +92,9 @@ class Guides:
         if not names:
             return PLAIN
         first = self._first if self._first in names else names[0]
-        pooled = [curves[ANYWHERE].blocks for curves in learning.curves.values()]
-        if menu is None or not menu.options or max(pooled, default=0.0) < self._needed:
+        if menu is None or not menu.options or not self._knows_anything:
             return str(first)
-        place = menu.place(learning.load)
-        return max(menu.options, key=lambda name: menu.options[name][place].best)
+        return max(menu.worth, key=lambda name: menu.worth[name][menu.served])
 
 
 def start_seconds(info: EngineInfo) -> dict[str, float]:

@@ -5,17 +5,24 @@ from tuner.known_contexts import Key
 from tuner.learning import Learning
 from tuner.safety import Budget, Gate, SafetyState
 
+_SLOWEST_AT_START = 1.5
+_SLOWEST = 2.5
+"""Drafting as measured may have met a stall."""
+_SLOWEST_FADE = 0.998
+
 
 class Safeguard:
     """Not thread-safe."""
 
-    def __init__(self, share: float, cap: int, learning: Learning) -> None:
-        """`share` is what a window may lose against plain, `cap` the largest block length."""
-        self._cap = cap
+    def __init__(self, share: float, learning: Learning) -> None:
+        """`share` is what a window may lose against plain."""
         self._learning = learning
         cost = learning.cost
         self._budget = Budget(share, cost.seconds(1, 1, 256) if cost is not None else 0.0)
         self._work = 0.0
+        self._slowest = _SLOWEST_AT_START
+        """The largest ratio of a cycle to the plain one, of late. What cycles verify is ours to say, and only what is
+        accepted of it is not: if nothing is, cycles like those of late lose so much."""
         self.gate = Gate.OPEN
 
     @property
@@ -31,11 +38,13 @@ class Safeguard:
         emitted = sum(one.emitted for one in stats.sequences)
         plain_seconds = cost.seconds(load, load, stats.kv_tokens)
         self._work += emitted * plain_seconds / load
+        self._slowest = 1.0 + (self._slowest - 1.0) * _SLOWEST_FADE
         drafting = sum(stats.draft_seconds.values()) + stats.shadow_seconds
         if stats.tokens == load and drafting == 0.0:
             self._budget.fold_plain(plain_seconds)
             return
         predicted = drafting + cost.seconds(stats.tokens, load, stats.kv_tokens)
+        self._slowest = max(self._slowest, min(predicted, _SLOWEST * plain_seconds) / plain_seconds)
         self._budget.fold(emitted, plain_seconds / load, stats.cycle_seconds, predicted)
 
     def finish(self) -> None:
@@ -45,17 +54,9 @@ class Safeguard:
 
     def judge(self, seconds: float) -> bool:
         """Whether the gate moved. What is open now is so for about `seconds`, the time between two calls."""
-        cost = self._learning.cost
-        if cost is None:
+        if self._learning.cost is None:
             return False
-        load = self._learning.load
-        kv_tokens = round(load * self._learning.kv_each)
-        plain_seconds = cost.seconds(load, load, kv_tokens)
-        slowest = cost.seconds(load * (1 + self._cap), load, kv_tokens) + max(
-            (each.seconds(load, self._cap, load * self._cap) for each in self._learning.draft_costs.values()),
-            default=0.0,
-        )
-        was, self.gate = self.gate, self._budget.judge(seconds * max(0.0, 1.0 - plain_seconds / slowest))
+        was, self.gate = self.gate, self._budget.judge(seconds * (1.0 - 1.0 / self._slowest))
         return self.gate is not was
 
     def allows(self, drafter: str, key: Key) -> bool:
@@ -65,4 +66,4 @@ class Safeguard:
         menu = self._learning.menus.get(key)
         if menu is None or drafter not in menu.bounds:
             return False
-        return menu.bounds[drafter][0] > menu.plain(menu.place(self._learning.load))
+        return menu.bounds[drafter][0] > 1.0

@@ -27,8 +27,6 @@ class Known:
     """What is known of the drafters in one context."""
 
     menu: Menu
-    place: int
-    """Of the load that is served now."""
     serving: str
     blocks: Mapping[str, float]
     """By drafter."""
@@ -58,7 +56,7 @@ class Allowance:
 
 def chances(known: Known, needed: float) -> tuple[tuple[str, float], ...]:
     """(drafter, probability) for the drafters that do not serve; `needed` blocks make one known."""
-    best = known.menu.options[known.serving][known.place].best
+    best = known.menu.worth[known.serving][known.menu.served]
     found: list[tuple[str, float]] = []
     for drafter in known.menu.options:
         if drafter == known.serving:

@@ -9,7 +9,7 @@ import random
 
 from tuner.choice import Menu
 
-_DRAWS = 64
+_DRAWS = 40
 _LEAST = 0.05
 """A drafter that is the best in a smaller share of draws is not tried."""
 _WIDTH = 2 * 1.959964
@@ -18,14 +18,13 @@ _SAME = 0.005
 """A drafter must be better than the one that serves by this share to be the best of a draw."""
 
 
-def trials(menu: Menu, place: int, serving: str, generator: random.Random) -> tuple[tuple[str, float], ...]:
+def trials(menu: Menu, serving: str, generator: random.Random) -> tuple[tuple[str, float], ...]:
     """(drafter, probability) of those that may be the best at the load that is served; nothing where one is known to
-    be. `place` is that load's in the menu."""
+    be."""
     known = []
-    for drafter, options in menu.options.items():
-        low, high = menu.bounds[drafter]
+    for drafter, (low, high) in menu.bounds.items():
         bonus = 1.0 + _SAME if drafter == serving else 1.0
-        known.append((drafter, options[place].best * bonus, (high - low) / _WIDTH, high))
+        known.append((drafter, menu.worth[drafter][menu.served] * bonus, (high - low) / _WIDTH, high))
     floor = max((mean for _, mean, _, _ in known), default=0.0)
     contenders = [(drafter, mean, spread) for drafter, mean, spread, high in known if high >= floor]
     if len(contenders) < 2:
