@@ -132,7 +132,7 @@ def _best_use(
     best, best_depths = 0.0, dict[str, int]()
     for count in range(1, len(learned) + 1):
         for names in itertools.combinations(learned, count):
-            depths = {name: 2 for name in names}
+            depths = {name: min(2, values[name].shape[2] - 1) for name in names}
             total = -np.inf
             for _ in range(2):
                 for name in names:
@@ -144,7 +144,7 @@ def _best_use(
                     there = 1.0 - (1.0 - np.minimum(users, 1.0)) ** load
                     steps = price.call_seconds + price.step_seconds * np.arange(gain.shape[1])
                     net = load * (weights @ gain) - rate * there * steps
-                    depths[name] = max(1, int(net.argmax()))
+                    depths[name] = min(max(1, int(net.argmax())), len(net) - 1)
             floor = np.max([base, *(values[name][0, :, depths[name]] for name in names)], axis=0)
             total = load * float(weights @ (floor - base))
             owner = np.argmax([base, *(values[name][0, :, depths[name]] for name in names)], axis=0)

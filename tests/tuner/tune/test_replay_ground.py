@@ -9,6 +9,9 @@ from typer.testing import CliRunner, Result
 
 from policies.cycle_policy import DraftCost, PassCost
 from tuner.cli import app
+from tuner.controller import ControllerOptions
+from tuner.replay.ours import Ours
+from tuner.replay.simulate import simulate
 from tuner.replay.trace import Costs, DraftTrace, Trace, TracedRequest
 from tuner.replay.trace_file import save
 from tuner.settings_loader import load_settings
@@ -86,3 +89,18 @@ def test_a_file_that_is_no_trace_is_one_sentence(tmp_path: Path) -> None:
     result = tune(tmp_path, tmp_path / "no.npz")
     assert result.exit_code == 2
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("longest", [1, 2, 16])
+def test_every_longest_block_that_is_searched_can_be_replayed_with_several_learned_drafters(longest: int) -> None:
+    source = Random(2)
+    names = ("draft", "head", "ngram")
+    requests = tuple(
+        TracedRequest("chat", "en", 60, TOKENS, {name: drafted(source) for name in names}) for _ in range(8)
+    )
+    learned = DraftCost(1e-4, 1e-5, 1e-3, 1e-5)
+    prices = {"draft": learned, "head": learned, "ngram": DraftCost(0, 0, 0, 0)}
+    costs = Costs(PassCost((1, 8, 272), (0.0135, 0.0170, 0.1850), 0.0005, 2e-7), prices)
+    trace = Trace(names, requests, (2,) * 8, costs, 4, confidence_buckets=dict.fromkeys(names, 5))
+    outcome = simulate(trace, Ours(ControllerOptions(max_block_length=longest)), 1)
+    assert outcome.load_tokens.sum() == 8 * TOKENS
