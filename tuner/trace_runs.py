@@ -15,9 +15,9 @@ from policies.stats import CycleStats
 from policies.types import PLAIN, PLAIN_ARM, Arm
 from tuner.bench.report import NEGATIVE_VERDICT, machine_text
 from tuner.cli.output import print_table
-from tuner.cost.model import CostModel
 from tuner.machine import describe_machine, source_commit
 from tuner.replay.recording import RecordingError, make_trace
+from tuner.replay.session_costs import session_costs
 from tuner.replay.trace import TracedRequest
 from tuner.replay.trace_file import save
 from tuner.replay.verify import BAR_PERCENT, Cell, check, predict, rows
@@ -104,24 +104,24 @@ def verify(settings: Settings, ask: VerifyAsk, console: Console) -> int:
     ]
     console.log("recording the requests")
     seen, unseen = _halves(workload, ask)
-    model = CostModel(info)
+    learned_on: list[CycleStats] = []
     measured: dict[Cell, list[list[CycleStats]]] = {cell: [] for cell in cells}
     for number in range(ask.rounds):
         console.log(f"round {number + 1} of {ask.rounds}")
         for cell in cells if number % 2 == 0 else reversed(cells):
             # What cycles cost is learned on other requests, at about the time of those that are measured.
-            for stats in workload.serve(_tasks_of(seen, cell.load), _arm(cell), cell.load):
-                model.fold(stats)
+            learned_on += workload.serve(
+                _tasks_of(seen, cell.load)[: -(-REQUESTS[cell.load] // 2)], _arm(cell), cell.load
+            )
             measured[cell].append(workload.serve(_tasks_of(unseen, cell.load), _arm(cell), cell.load))
-    model.refit()
+    session = session_costs(info, learned_on)
     checked = [
         check(
             cell,
             predict(
                 cell,
                 [one for _, one in _of(unseen, cell.load)],
-                workload.drafters,
-                model,
+                session,
                 info.slots,
                 reads=cell.drafter not in (PLAIN, *LOOKUP),
             ),
@@ -155,7 +155,6 @@ def verify(settings: Settings, ask: VerifyAsk, console: Console) -> int:
             "machine": describe_machine(info),
             "command_line": ask.command,
             "bar_percent": BAR_PERCENT,
-            "cost_error": model.error,
             "rows": rows(checked),
         }
         ask.json_path.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")

@@ -4,9 +4,10 @@ import random
 import statistics
 from collections.abc import Sequence
 
+from policies.cycle_policy import DraftCost
 from policies.stats import CycleStats, EngineInfo
 from policies.types import PLAIN
-from tuner.cost.model import CostModel
+from tuner.replay.session_costs import session_costs
 from tuner.replay.trace import Costs, Trace, TracedRequest
 
 LOADS = (1, 2, 4, 8, 16)
@@ -16,6 +17,8 @@ STALL = 2.0
 """A cycle that takes so many times what it should is a stall, and no noise."""
 _NORMAL_MAD = 1.4826
 """Standard deviation over the median absolute deviation of a normal distribution."""
+_FREE = DraftCost(0.0, 0.0, 0.0, 0.0)
+"""Of a drafter that could not be timed."""
 
 
 class RecordingError(Exception):
@@ -27,24 +30,22 @@ def make_trace(
 ) -> Trace:
     """The requests, served in stretches of loads that `seed` draws, by the machine that `info` was calibrated on.
 
-    `cycles` are some that it served: the costs follow its speed then, and its noise is theirs. Raises RecordingError
-    where the engine was not calibrated or nothing was recorded.
+    `cycles` are some that it served: they count in the costs, and its noise is theirs. Raises RecordingError where the
+    engine was not calibrated or nothing was recorded.
     """
-    model = CostModel(info)
-    for stats in cycles:
-        model.fold(stats)
-    cost = model.refit()
-    if cost is None:
+    if not info.calibration:
         raise RecordingError("The engine was started without a calibration, so that nothing has a cost.")
     if not requests:
         raise RecordingError("No request came to a second token; ask for more requests or more tokens.")
     drafters = tuple(name for name in info.drafters if name != PLAIN)
-    spread, share, factor = noise_of(cycles, Costs(cost, model.draft_costs))
+    costs = session_costs(info, cycles).costs
+    costs = Costs(costs.target, {name: costs.drafters.get(name, _FREE) for name in drafters})
+    spread, share, factor = noise_of(cycles, costs)
     return Trace(
         drafters=drafters,
         requests=tuple(requests),
         loads=loads_of(len(requests), info.slots, seed),
-        costs=Costs(cost, {name: model.draft_costs[name] for name in drafters}),
+        costs=costs,
         slots=info.slots,
         seconds_sd=spread,
         stall_share=share,

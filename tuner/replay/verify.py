@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from policies.stats import CycleStats
 from policies.types import PLAIN, Interval
-from tuner.cost.model import CostModel
 from tuner.paired import T_975
 from tuner.replay.played import account
+from tuner.replay.session_costs import SessionCosts
 from tuner.replay.simulate import play
 from tuner.replay.start_up import StartingArm
-from tuner.replay.trace import Costs, Trace, TracedRequest
+from tuner.replay.trace import Trace, TracedRequest
 
 BAR_PERCENT = 3.0
 """A prediction may be wrong by so much, or lie within the measurement's 95 % interval."""
@@ -58,19 +58,14 @@ class Checked:
 
 
 def predict(
-    cell: Cell, requests: Sequence[TracedRequest], drafters: Sequence[str], model: CostModel, slots: int, *, reads: bool
+    cell: Cell, requests: Sequence[TracedRequest], session: SessionCosts, slots: int, *, reads: bool
 ) -> tuple[float, int]:
-    """Tokens per second and cycles; `reads`: the drafter has layers of its own and reads a new text first.
-
-    Raises ValueError where the model was not calibrated.
-    """
-    if model.cost is None:
-        raise ValueError("without a calibration nothing has a cost; start the engine with one")
-    costs = Costs(model.cost, {name: model.draft_costs[name] for name in drafters})
-    trace = Trace(tuple(drafters), tuple(requests), (cell.load,) * len(requests), costs, slots)
+    """Tokens per second and cycles; `reads`: the drafter has layers of its own and reads a new text first."""
+    drafters = tuple(session.costs.drafters)
+    trace = Trace(drafters, tuple(requests), (cell.load,) * len(requests), session.costs, slots)
     arm = StartingArm(cell.drafter, cell.block_length, reads=reads)
     outcome = account(trace, play(trace, arm, 0))
-    seconds = outcome.seconds + (model.startup_seconds(cell.drafter, arm.read_tokens) if reads else 0.0)
+    seconds = outcome.seconds + arm.read_tokens * session.startup_seconds[cell.drafter]
     return sum(one.output_tokens for one in requests) / seconds, outcome.cycles
 
 

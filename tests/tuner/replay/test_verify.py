@@ -11,15 +11,15 @@ from engine.drafter_files import DrafterKind
 from engine.messages import EngineOptions, Sampling, Submit
 from engine.tracing import RefusedError, TracingEngine
 from policies import PLAIN, Context, DraftCost, PassCost
-from policies.stats import CycleStats, SequenceStats
+from policies.stats import CycleStats, DraftTiming, SequenceStats
 from policies.types import MAX_BLOCK_LENGTH
 from tests.engine.decoder_runs import random_tokens
 from tests.engine.scripted import decision, submit
 from tests.engine.tiny_drafter import make_tiny_drafter
 from tests.engine.tiny_model import make_tiny_model
 from tests.tuner.simulated_engine import cycle, sequence
-from tuner.cost.model import CostModel
 from tuner.replay.recording import RecordingError, loads_of, make_trace, noise_of
+from tuner.replay.session_costs import session_costs
 from tuner.replay.simulate import play
 from tuner.replay.start_up import READ_TOKENS, StartingArm
 from tuner.replay.trace import Costs, DraftTrace, Trace, TracedRequest
@@ -177,17 +177,50 @@ def test_noise_and_stalls_are_told_apart() -> None:
 
 
 def test_a_prediction_counts_what_drafters_read_first(engine: TracingEngine, recorded: Sequence[TracedRequest]) -> None:
-    model = CostModel(engine.info)
-    drafters = ("ngram", "suffix", "head", "twin")
+    session = session_costs(engine.info, ())
     cell = Cell("twin", 4, 2)
-    reading, _ = predict(cell, recorded, drafters, model, 4, reads=True)
-    ready, cycles = predict(cell, recorded, drafters, model, 4, reads=False)
+    reading, _ = predict(cell, recorded, session, 4, reads=True)
+    ready, cycles = predict(cell, recorded, session, 4, reads=False)
     assert reading < ready
     assert cycles > 0
     assert max(one.prompt_tokens for one in recorded) > READ_TOKENS
-    bare = CostModel(dataclasses.replace(engine.info, calibration=()))
     with pytest.raises(ValueError, match="without a calibration"):
-        predict(cell, recorded, drafters, bare, 4, reads=False)
+        session_costs(dataclasses.replace(engine.info, calibration=()), ())
+
+
+def test_what_the_pass_is_slower_for_after_drafting_is_a_cost_of_the_drafter(engine: TracingEngine) -> None:
+    drafting = DraftCost(0.001, 0.0, 0.0005, 0.0)
+    target = PassCost((1, 2, 64), (0.01, 0.0104, 0.03), 0.0, 1e-6)
+    timed = [DraftTiming("twin", 1, steps, steps, drafting.seconds(1, steps, steps)) for steps in (1, 4, 8)]
+    calibrated = [
+        cycle(load=load, tokens=load * rows, kv_tokens=load * kv, seconds=target.seconds(load * rows, load, load * kv))
+        for load in (1, 2, 4)
+        for rows in (1, 2, 3, 5)
+        for kv in (96, 480)
+    ]
+    info = dataclasses.replace(
+        engine.info, calibration=tuple(calibrated), draft_calibration=tuple(timed), drafters=(PLAIN, "twin")
+    )
+    served = []
+    for tokens in (1, 2, 3, 5) * 40:
+        seconds = target.seconds(tokens, 1, 100)
+        served.append(cycle(load=1, tokens=tokens, kv_tokens=100, seconds=seconds))
+        spent = drafting.seconds(1, 4, 4)
+        one = sequence(Context("m", "chat", "en"), requested=4, proposed=4, verified=0, drafter="twin")
+        served.append(
+            cycle(
+                load=1,
+                tokens=tokens,
+                kv_tokens=100,
+                seconds=seconds + spent + 0.0007,
+                sequences=(one,),
+                draft_seconds={"twin": spent},
+            )
+        )
+    stalled = [dataclasses.replace(stats, cycle_seconds=1.0) for stats in served[:20]]
+    found = session_costs(info, served + stalled).costs
+    assert found.target.seconds(3, 1, 100) == pytest.approx(target.seconds(3, 1, 100), rel=0.01)
+    assert found.drafters["twin"].seconds(1, 4, 4) == pytest.approx(drafting.seconds(1, 4, 4) + 0.0007, rel=0.05)
 
 
 def test_a_cell_holds_within_three_percent_or_within_the_interval_of_what_was_measured() -> None:
