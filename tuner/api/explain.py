@@ -260,7 +260,7 @@ def _route_note(configured: RouteSettings) -> str:
 
 
 def schedule_words(arm: Arm) -> str:
-    """An arm in words, e.g. ``ngram, K=8 at load 1-2, K=4 at load 3-8``; with several drafters, each step names its own:
+    """An arm in words: ``ngram, K=8 at load 1-2, K=4 at load 3-8``, or where several drafters serve, with each step's:
     ``head K=8 at load 1-2, ngram K=4 at load 3-8``."""
     if arm.cap == 0:
         return "plain at every load"
