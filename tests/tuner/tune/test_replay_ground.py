@@ -28,9 +28,9 @@ def drafted(source: Random) -> DraftTrace:
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
     source = Random(1)
-    requests = tuple(TracedRequest("chat", "en", 60, TOKENS, {"ngram": drafted(source)}) for _ in range(60))
+    requests = tuple(TracedRequest("chat", "en", 60, TOKENS, {"ngram": drafted(source)}) for _ in range(40))
     costs = Costs(PassCost((1, 8, 272), (0.0135, 0.0170, 0.1850), 0.0005, 2e-7), {"ngram": DraftCost(0, 0, 0, 0)})
-    made = Trace(("ngram",), requests, (1,) * 60, costs, 4, confidence_buckets={"ngram": 5})
+    made = Trace(("ngram",), requests, (1,) * 40, costs, 4, confidence_buckets={"ngram": 5})
     save(made, tmp_path / "trace.npz")
     return tmp_path / "trace.npz"
 
@@ -66,8 +66,7 @@ def test_a_longer_block_beats_a_production_that_is_cut_short_and_its_file_loads(
 def test_where_nothing_is_better_it_ends_with_3_and_writes_nothing(
     tmp_path: Path, trace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PACELINE_ENGINE__MAX_BLOCK_LENGTH", "12")
-    monkeypatch.setenv("PACELINE_TUNER__MARGIN", "0.0")
+    monkeypatch.setattr("tuner.tune.on_replay.ReplayObjective._speed", lambda self, values, index: 100.0 + index)
     out = tmp_path / "tuned.yaml"
     result = tune(tmp_path, trace, "--out", str(out))
     assert result.exit_code == 3, result.output
