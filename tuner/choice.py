@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from policies.cycle_policy import DraftCost, PassCost
 from policies.types import PLAIN_ARM, Arm, LoadStep
 from tuner.acceptance import Curve
-from tuner.cost.mix import worth
 from tuner.cost.rates import Profile, profile, rates
 from tuner.known_contexts import Key
 
@@ -42,8 +41,7 @@ class Menu:
     options: Mapping[str, tuple[Option, ...]]
     """By drafter, at each of `loads`."""
     worth: Mapping[str, tuple[float, ...]]
-    """By drafter, at each of `loads`: what a cycle is worth with it, in tokens; plain is worth 1. Where the load was
-    served it is known for the traffic as it is (`tuner.cost.mix`), else as if all of it were of this context."""
+    """By drafter, at each of `loads`: its tokens per second over those of plain, if all that runs is alike."""
     bounds: Mapping[str, tuple[float, float]]
     """By drafter: `worth` at the lower and upper ends of what is known, at the load that was served."""
     served: int
@@ -64,15 +62,12 @@ class Menu:
 
 
 class Menus:
-    """Makes menus, and remembers what follows from a curve alone, and what drafters are worth at the loads that were
-    served; not thread-safe."""
+    """Makes menus, and remembers what follows from a curve alone; not thread-safe."""
 
     def __init__(self, cap: int, loads: Sequence[int]) -> None:
         self._cap = cap
         self._loads = tuple(loads)
         self._profiles: dict[tuple[str, Key], tuple[Curve, tuple[Profile, Profile, Profile]]] = {}
-        self._worth: dict[tuple[str, Key], dict[int, float]] = {}
-        """By place of the load."""
 
     def of(
         self,
@@ -81,57 +76,36 @@ class Menus:
         cost: PassCost,
         draft_costs: Mapping[str, DraftCost],
         kv_each: float,
+        load: int,
     ) -> dict[Key, Menu]:
-        """The menus of `keys`, which have a curve for each drafter of `curves`; `priced` makes them ready for use."""
+        """The menus of `keys`, which have a curve for each drafter of `curves`; `load` is served now."""
         options: dict[Key, dict[str, tuple[Option, ...]]] = {key: {} for key in keys}
+        bounds: dict[Key, dict[str, tuple[float, float]]] = {key: {} for key in keys}
+        served = place_of(load, self._loads)
         for drafter, by_key in curves.items() if keys else ():
             drafting = draft_costs.get(drafter)
-            means = [self._profile(drafter, key, by_key[key])[0] for key in keys]
+            profiles = [self._profile(drafter, key, by_key[key]) for key in keys]
+            means = [mean for mean, _, _ in profiles]
             by_load: list[tuple[list[float], list[list[float]]]] = []
             for at in self._loads:
                 each = rates(means, drafting, cost, at, kv_each)
                 by_load.append((each.max(axis=(1, 2)).tolist(), each[:, 0, :].tolist()))
+            ends = rates([end for _, *both in profiles for end in both], drafting, cost, self._loads[served], kv_each)
+            plain = ends[0, 0, 0]
+            reached = (ends.max(axis=(1, 2)) / plain).tolist()
             for index, key in enumerate(keys):
                 options[key][drafter] = tuple(Option(best[index], tuple(fixed[index])) for best, fixed in by_load)
-        return {key: Menu(self._loads, options[key], {}, {}, 0) for key in keys}
-
-    def priced(
-        self,
-        menus: Mapping[Key, Menu],
-        shares: Mapping[Key, float],
-        curves: Mapping[str, Mapping[Key, Curve]],
-        cost: PassCost,
-        draft_costs: Mapping[str, DraftCost],
-        kv_each: float,
-        load: int,
-    ) -> dict[Key, Menu]:
-        """`menus` with what drafters are worth in the traffic that is served now, at `load`, of which `shares` tell how
-        much is of which context."""
-        keys = list(menus)
-        total = sum(shares.get(key, 0.0) for key in keys)
-        if not keys or not curves:
-            return dict(menus)
-        weights = [shares.get(key, 0.0) / total if total > 0.0 else 1.0 / len(keys) for key in keys]
-        profiles = {name: [self._profile(name, key, by_key[key]) for key in keys] for name, by_key in curves.items()}
-        found = {
-            name: each.tolist() for name, each in worth(profiles, weights, draft_costs, cost, load, kv_each).items()
+                bounds[key][drafter] = reached[2 * index], reached[2 * index + 1]
+        return {
+            key: Menu(
+                self._loads,
+                options[key],
+                {name: tuple(each.best / each.fixed[0] for each in own) for name, own in options[key].items()},
+                bounds[key],
+                served,
+            )
+            for key in keys
         }
-        place = place_of(load, self._loads)
-        made = {}
-        for index, key in enumerate(keys):
-            menu = menus[key]
-            values: dict[str, tuple[float, ...]] = {}
-            bounds: dict[str, tuple[float, float]] = {}
-            for name, (mean, low, high) in found.items():
-                served = self._worth.setdefault((name, key), {})
-                served[place] = mean[index]
-                values[name] = tuple(
-                    served[at] if at in served else option.best / option.fixed[0]
-                    for at, option in enumerate(menu.options[name])
-                )
-                bounds[name] = low[index], high[index]
-            made[key] = Menu(self._loads, menu.options, values, bounds, place)
-        return made
 
     def _profile(self, drafter: str, key: Key, curve: Curve) -> tuple[Profile, Profile, Profile]:
         known = self._profiles.get((drafter, key))

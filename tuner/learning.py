@@ -21,9 +21,6 @@ ENGINE_VERSIONS = ("target", "tokenizer", "engine")
 _KV_CYCLES = 100.0
 """Cycles over which the mean context of a sequence is averaged."""
 _KV_AT_START = 256
-_SHARE_GROWTH = 2.0 ** (1.0 / 1000.0)
-"""Cycles count half, in what contexts make up the traffic, after a thousand later ones."""
-_SHARE_MOST = 1e6
 _KV_MATTERS = 0.1
 """Share by which the mean context must have changed before menus are made again."""
 
@@ -65,12 +62,9 @@ class Learning:
         self.menus: dict[Key, Menu] = {}
         self.curves: dict[str, dict[Key, Curve]] = {}
         """By drafter; `ANYWHERE` is among the keys."""
-        self._plain_menus: dict[Key, Menu] = {}
-        self._shares: dict[Key, float] = {}
-        """Sequences of each context that ran, in cycles of late: newer ones count for more than older ones."""
-        self._share_weight = 1.0
         self._menus = Menus(cap, charted_loads(info.slots))
         self._kv_of_menus = self.kv_each
+        self._load_of_menus = self.load
         self.learn(())
 
     @property
@@ -82,13 +76,6 @@ class Learning:
         """Learn from a cycle; what it changes shows after the next `learn`."""
         self.load = stats.load
         self.kv_each += (stats.kv_tokens / stats.load - self.kv_each) / _KV_CYCLES
-        self._share_weight *= _SHARE_GROWTH
-        for one in stats.sequences:
-            key = one.context.route, one.context.language
-            self._shares[key] = self._shares.get(key, 0.0) + self._share_weight
-        if self._share_weight > _SHARE_MOST:
-            self._shares = {key: value / self._share_weight for key, value in self._shares.items()}
-            self._share_weight = 1.0
         self.cost_model.fold(stats)
         if not stats.window.trial:  # what is tried says nothing of what serves
             self.acceptance.fold(stats)
@@ -108,13 +95,10 @@ class Learning:
             key
             for key in (*keys, ANYWHERE)
             if moved
-            or key not in self._plain_menus
+            or key not in self.menus
             or any(last.get(name, {}).get(key) is not curves[key] for name, curves in self.curves.items())
         ]
-        self._plain_menus |= self._menus.of(due, self.curves, self.cost, self.draft_costs, self.kv_each)
-        self.menus = self._menus.priced(
-            self._plain_menus, self._shares, self.curves, self.cost, self.draft_costs, self.kv_each, self.load
-        )
+        self.menus |= self._menus.of(due, self.curves, self.cost, self.draft_costs, self.kv_each, self.load)
 
     def _reprice(self) -> bool:
         """Take over costs that differ by enough to matter, and say whether any does, or the context or load."""
@@ -129,8 +113,8 @@ class Learning:
             same_drafting(self.draft_costs[name], new, plain_seconds) for name, new in draft_costs.items()
         ):
             self.draft_costs, moved = draft_costs, True
-        if abs(self.kv_each - self._kv_of_menus) > _KV_MATTERS * self._kv_of_menus:
-            self._kv_of_menus, moved = self.kv_each, True
+        if abs(self.kv_each - self._kv_of_menus) > _KV_MATTERS * self._kv_of_menus or self.load != self._load_of_menus:
+            self._kv_of_menus, self._load_of_menus, moved = self.kv_each, self.load, True
         return moved
 
     def changes(self) -> list[FoundChange]:
