@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from policies.cycle_policy import DraftCost, PassCost
 from policies.types import PLAIN_ARM, Arm, LoadStep
 from tuner.acceptance import Curve
-from tuner.cost.rates import Profile, profile, rates
+from tuner.cost.rates import Profile, profiles, rates
 from tuner.known_contexts import Key
 
 _BETTER = 0.01
@@ -84,13 +84,13 @@ class Menus:
         served = place_of(load, self._loads)
         for drafter, by_key in curves.items() if keys else ():
             drafting = draft_costs.get(drafter)
-            profiles = [self._profile(drafter, key, by_key[key]) for key in keys]
-            means = [mean for mean, _, _ in profiles]
+            known = [self._profile(drafter, key, by_key[key]) for key in keys]
+            means = [mean for mean, _, _ in known]
             by_load: list[tuple[list[float], list[list[float]]]] = []
             for at in self._loads:
                 each = rates(means, drafting, cost, at, kv_each)
                 by_load.append((each.max(axis=(1, 2)).tolist(), each[:, 0, :].tolist()))
-            ends = rates([end for _, *both in profiles for end in both], drafting, cost, self._loads[served], kv_each)
+            ends = rates([end for _, *both in known for end in both], drafting, cost, self._loads[served], kv_each)
             plain = ends[0, 0, 0]
             reached = (ends.max(axis=(1, 2)) / plain).tolist()
             for index, key in enumerate(keys):
@@ -111,10 +111,9 @@ class Menus:
         known = self._profiles.get((drafter, key))
         if known is not None and known[0] is curve:
             return known[1]
-        ends = (curve.emitted, curve.emitted_low, curve.emitted_high)
-        mean, low, high = (profile(curve, self._cap, emitted) for emitted in ends)
-        self._profiles[drafter, key] = curve, (mean, low, high)
-        return mean, low, high
+        made = profiles(curve, self._cap)
+        self._profiles[drafter, key] = curve, made
+        return made
 
 
 def place_of(load: int, loads: Sequence[int]) -> int:

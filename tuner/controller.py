@@ -52,6 +52,8 @@ from tuner.verdict import Bounds, Findings
 
 _log = logging.getLogger(__name__)
 _STATE_FORMAT = 2
+_CELLS_A_SECOND = 250.0
+"""Contexts times drafters that are recomputed in a second."""
 _NAMED_SECONDS = 600.0
 """A drafter's curve in a context is published for so long after it was last given to a request there."""
 
@@ -202,7 +204,7 @@ class Controller:
             self._ticked_at = now
             found = self._learning.changes()
             self._note(found)
-            learned = bool(found) or now - self._recomputed_at >= self._options.recompute_seconds
+            learned = bool(found) or now - self._recomputed_at >= self._recompute_seconds
             if learned:
                 self._recomputed_at = now
                 self._learn(now)
@@ -361,6 +363,12 @@ class Controller:
         before = self._switchback.window
         exempt = self._orders.exempt_from_switchback
         return self._switchback.advance(self._monotonic(), self._baseline_error, suspended=exempt) != before
+
+    @property
+    def _recompute_seconds(self) -> float:
+        """Longer with many contexts and drafters, so that learning takes about a tenth of a core at most."""
+        cells = len(self._contexts.keys) * len(self._learning.curves)
+        return self._options.recompute_seconds * max(1.0, cells / _CELLS_A_SECOND)
 
     def _note(self, found: Sequence[FoundChange]) -> None:
         """Look again where something changed."""

@@ -11,7 +11,7 @@ from policies.types import PLAIN
 from tuner.acceptance import Acceptance, Curve
 from tuner.choice import Menu, Menus, charted_loads
 from tuner.cost import CostModel
-from tuner.known_contexts import Key
+from tuner.known_contexts import MOST_CONTEXTS, Key
 from tuner.survivals import same_cost, same_drafting
 
 ANYWHERE: Key = ("*", "*")
@@ -50,7 +50,7 @@ class Learning:
 
     def __init__(self, info: EngineInfo, cap: int) -> None:
         self.info = info
-        self.acceptance = Acceptance()
+        self.acceptance = self._nothing_known()
         self.cost_model = CostModel(info)
         self.load = 1
         """Sequences of the last cycle."""
@@ -71,6 +71,9 @@ class Learning:
     def drafters(self) -> tuple[str, ...]:
         """Every one that may serve, without plain."""
         return tuple(name for name in self.info.drafters if name != PLAIN)
+
+    def _nothing_known(self) -> Acceptance:
+        return Acceptance(limit=MOST_CONTEXTS * max(1, len(self.drafters)))
 
     def fold(self, stats: CycleStats) -> None:
         """Learn from a cycle; what it changes shows after the next `learn`."""
@@ -169,7 +172,7 @@ class Learning:
         same = state["keys"] == {"model": info.model, "dtype": info.dtype, "device": info.device}
         if not same or any(then.get(name) != info.versions.get(name) for name in ENGINE_VERSIONS):
             return ()
-        restored = Acceptance()
+        restored = self._nothing_known()
         restored.restore(state["acceptance"])
         self.acceptance = restored
         kept = []

@@ -9,8 +9,8 @@ import random
 
 from tuner.choice import Menu
 
-_DRAWS = 40
-_LEAST = 0.05
+_DRAWS = 24
+_LEAST = 0.08
 """A drafter that is the best in a smaller share of draws is not tried."""
 _WIDTH = 2 * 1.959964
 """Standard deviations in a 95 % interval."""

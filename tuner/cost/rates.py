@@ -7,7 +7,7 @@ with weights 2/3 and 1/6 (Gauss-Hermite quadrature with three nodes, Abramowitz 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +38,8 @@ class Profile:
     """[position 1..cap]: the share of blocks in which so many are offered."""
 
 
-def profile(curve: Curve, cap: int, emitted: Sequence[float]) -> Profile:
-    """Of `curve`, with the tokens of whole blocks as `emitted` has them (the curve's mean, or an end of its interval).
+def profiles(curve: Curve, cap: int) -> tuple[Profile, Profile, Profile]:
+    """Of `curve`: by its mean, and by the lower and the upper end of its interval.
 
     What a cut takes away from a block of any length is taken from the survivals by confidence, in proportion.
     """
@@ -54,15 +54,17 @@ def profile(curve: Curve, cap: int, emitted: Sequence[float]) -> Profile:
     rows = np.sum(shares * lengths, axis=1)
     squares = np.sum(shares * lengths**2, axis=1)
     gains = np.cumsum(np.sum(shares * survival * verified, axis=1), axis=1)
-    whole = np.array(emitted[1 : cap + 1]) - 1.0
-    scale = whole / np.maximum(gains[0], 1e-9)
-    return Profile(
-        emitted=1.0 + _from_zero(gains * scale),
+    shares_of_whole = gains / np.maximum(gains[0], 1e-9)
+    ends = np.array([end[1 : cap + 1] for end in (curve.emitted, curve.emitted_low, curve.emitted_high)]) - 1.0
+    mean, low, high = 1.0 + _from_zero(shares_of_whole[None] * ends[:, None, :])
+    found = Profile(
+        emitted=mean,
         rows=_from_zero(rows),
         variance=_from_zero(np.maximum(squares - rows**2, 0.0)),
         offered=_from_zero(np.cumsum(asked)),
         asked=asked,
     )
+    return found, replace(found, emitted=low), replace(found, emitted=high)
 
 
 def rates(profiles: Sequence[Profile], drafting: DraftCost | None, cost: PassCost, load: int, kv_each: float) -> Array:
