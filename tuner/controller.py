@@ -484,7 +484,10 @@ class Controller:
         """Whether enough is known of a drafter for its proposals to be verified: before that they are only scored,
         which takes a moment and slows nobody."""
         curves = self._learning.curves.get(drafter)
-        return curves is not None and curves[ANYWHERE].blocks >= self._options.learning_blocks
+        if curves is None:
+            return False
+        # A drafter that is too dear to be scored beside requests becomes known by serving some.
+        return curves[ANYWHERE].blocks >= self._options.learning_blocks or not self._guides.is_cheap(drafter)
 
     def _snapshot_of(self, cycle_policy: CyclePolicy) -> PolicySnapshot:
         self._snapshot_version += 1

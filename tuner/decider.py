@@ -87,7 +87,7 @@ class Decider:
             watched = resolution.reason in WATCHED and self._routes.mode(context.route) is not Mode.OFF
             if guide.shadows and watched and not snapshot.cycle_policy.hold:
                 shadows = drawn(guide.shadows, resolution.drafter, self._random.random())
-                if resolution.reason is Reason.EXPLORE:
+                if resolution.reason is Reason.EXPLORE and resolution.drafter in guide.own_shadows:
                     # Where the plan does not ask it, since it is not expected to pay, it is looked at all the same.
                     shadows = (*shadows, resolution.drafter)
         except Exception:  # noqa: BLE001  a fault of the tuner must not fail a request; it is counted and logged

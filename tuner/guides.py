@@ -15,6 +15,12 @@ from tuner.trials import trials
 _OUTPUTS = 50.0
 """Requests over which the mean output of a context is averaged."""
 
+_SHADOW_STEPS = 4
+_CHEAP_SHARE = 0.05
+"""Of a plain cycle, for one shadow."""
+_DEAR_CHANCE = 0.01
+"""Requests beside which a dearer one may run: their whole cycles become slower by it."""
+
 
 class Guides:
     """Not thread-safe."""
@@ -64,11 +70,15 @@ class Guides:
         shadows: tuple[tuple[str, float], ...] = ()
         if self._allowance.seconds > 0.0:
             blocks = {name: curves[key].blocks if key in curves else 0.0 for name, curves in learning.curves.items()}
-            shadows = chances(Known(menu, serving, blocks), self._needed)
+            shadows = tuple(
+                (name, chance if self.is_cheap(name) else min(chance, _DEAR_CHANCE))
+                for name, chance in chances(Known(menu, serving, blocks), self._needed)
+            )
         return Guide(
             explored=explored,
             trials=self._trials(key, menu, serving) if self._knows_anything else (),
             shadows=shadows,
+            own_shadows=frozenset(name for name in menu.options if self.is_cheap(name)),
             output_tokens=self._outputs.get(key, (0.0, 0.0))[0],
             shortcuts=_shortcuts(menu, place, start, load) if start else {},
         )
@@ -79,6 +89,16 @@ class Guides:
         if known is None or known[0] is not menu or known[1] != serving:
             known = self._trials_known[key] = menu, serving, trials(menu, serving, self._random)
         return known[2]
+
+    def is_cheap(self, drafter: str) -> bool:
+        """Whether it may propose beside a request without slowing it and its neighbours by more than a little."""
+        learning = self._learning
+        price = learning.draft_costs.get(drafter)
+        if price is None or learning.cost is None:
+            return True
+        load = learning.load
+        plain_seconds = learning.cost.seconds(load, load, round(load * learning.kv_each))
+        return price.seconds(1, _SHADOW_STEPS, _SHADOW_STEPS) <= _CHEAP_SHARE * plain_seconds
 
     @property
     def _knows_anything(self) -> bool:

@@ -54,6 +54,8 @@ class Guide:
     """(drafter, probability that a request is given to it), where more than one may be the best; they sum to 1."""
     shadows: tuple[tuple[str, float], ...] = ()
     """(drafter, probability that it proposes beside a request)."""
+    own_shadows: frozenset[str] = frozenset()
+    """Drafters that cost little enough to propose also where their own request's cycles do not ask them."""
     output_tokens: float = 0.0
     """Mean output of the requests so far; 0.0 before any has ended."""
     shortcuts: Mapping[str, Shortcut] = field(default_factory=dict)
