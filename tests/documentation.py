@@ -21,6 +21,7 @@ from engine.server import rules
 from engine.server.app import ServerOptions, create_app
 from policies import FixedPolicy, Reason
 from policies.testing import ListSink
+from policies.types import PLAIN
 from tests.tuner.telemetry_examples import INFO
 from tuner.api.app import create_admin_app
 from tuner.api.explain import REASON_SENTENCES
@@ -309,6 +310,21 @@ def bars_table() -> str:
     return markdown(header, rows) + f"\nThe runs: {', '.join(runs)}.\n"
 
 
+def check_table() -> str:
+    """What the replay predicts of fixed arms, against what the committed run of `paceline trace verify` measured."""
+    report = _result("replay-check")
+    rows = []
+    for row in report.get("rows", ()):
+        measured = row["measured"]
+        arm = row["drafter"] if row["drafter"] == PLAIN else f"{row['drafter']}:{row['block_length']}"
+        interval = f"{measured['estimate']:.1f} ({measured['low']:.1f} to {measured['high']:.1f})"
+        found = f"{row['error_percent']:+.1f} %"
+        cycles = f"{row['predicted_cycles']}, {row['measured_cycles']}"
+        rows.append((str(row["load"]), arm, f"{row['predicted_tokens_per_second']:.1f}", interval, found, cycles))
+    header = ("Load", "Arm", "Predicted, tokens/s", "Measured, 95 % interval", "Error", "Cycles, predicted and served")
+    return markdown(header, rows)
+
+
 def _result(name: str) -> dict[str, Any]:
     """The committed result of a scenario; empty where none is."""
     path = RESULTS / f"{name}.json"
@@ -440,6 +456,7 @@ TABLES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "README.md": {"run": run_table, "drafters": drafters_table},
     "docs/measuring.md": {"bars": bars_table, "scenarios": scenarios_table},
     "docs/how-it-works.md": {"rooms": rooms_table},
+    "docs/replay.md": {"check": check_table},
     "docs/tuning.md": {"knobs": knobs_table},
     "docs/requests.md": {"neutral": fields_without_effect_table},
     "docs/reference.md": {

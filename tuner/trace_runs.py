@@ -3,7 +3,7 @@
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import cycle, islice
 from pathlib import Path
@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from policies.stats import CycleStats
-from policies.types import PLAIN, PLAIN_ARM, Arm
+from policies.types import PLAIN, Arm
 from tuner.bench.report import NEGATIVE_VERDICT, machine_text
 from tuner.cli.output import print_table
 from tuner.machine import describe_machine, source_commit
@@ -27,8 +27,9 @@ from tuner.workload import ROUTES, load_workload
 
 LOOKUP = ("ngram", "suffix")
 """Drafters that have no layers of their own, and read no text before they draft."""
-WARMED_UP = 8
-"""Requests that are served plain before a recording, for the machine's speed and noise."""
+PRICED_TOKENS = 33
+PRICED_LENGTH = 4
+"""Length of outputs, and block length, of what is served before a recording to learn what cycles cost."""
 VERIFIED = 10
 """Requests of each route that are recorded for a verification; half of those that are long enough are measured."""
 LOADS = (1, 4, 16)
@@ -69,8 +70,9 @@ def record(settings: Settings, ask: RecordAsk, console: Console) -> None:
     random.Random(ask.seed).shuffle(tasks)
     workload = TracedWorkload(prepared(settings, console), console.log)
     machine = machine_text(describe_machine(workload.info))
+    console.log("serving some of them with every drafter, to learn what cycles cost")
+    served = _priced(workload, tasks)
     console.log(f"recording {len(tasks)} requests with {', '.join(workload.drafters)}")
-    served = workload.serve(tasks[:WARMED_UP], PLAIN_ARM, 1)
     found = [one for one in workload.record(tasks) if one is not None]
     trace = make_trace(found, workload.info, served, machine, ask.seed)
     save(trace, ask.path)
@@ -159,6 +161,18 @@ def verify(settings: Settings, ask: VerifyAsk, console: Console) -> int:
         }
         ask.json_path.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     return NEGATIVE_VERDICT if off else 0
+
+
+def _priced(workload: TracedWorkload, tasks: Sequence[Task]) -> list[CycleStats]:
+    """Cycles of every drafter at several loads."""
+    short = [replace(task, tokens=min(task.tokens, PRICED_TOKENS)) for task in tasks]
+    cycles: list[CycleStats] = []
+    for load in LOADS:
+        if load <= workload.info.slots:
+            for name in (PLAIN, *workload.drafters):
+                some = list(islice(cycle(short), REQUESTS[load] // 2 + 1))
+                cycles += workload.serve(some, Arm.fixed(name, PRICED_LENGTH), load)
+    return cycles
 
 
 def _tasks(routes: Sequence[str], requests: int, tokens: int) -> list[Task]:

@@ -20,6 +20,8 @@ _ROUNDS = 5
 _STALL = 2.0
 """A cycle that takes so many times what the calibration says is a stall, and left out."""
 _REFIT_CYCLES = 50
+_HEAVY = 0.01
+"""A drafter of which one draft takes less than this share of a plain pass leaves the cache as it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +40,15 @@ def session_costs(info: EngineInfo, cycles: Sequence[CycleStats]) -> SessionCost
         raise ValueError("without a calibration nothing has a cost; start the engine with one")
     speed = statistics.median([_ratio(stats, calibrated) for stats in cycles] or [1.0])
     served = [stats for stats in cycles if stats.load and _ratio(stats, calibrated) < _STALL * speed]
-    added = dict.fromkeys(info.drafters, 0.0)
+    timed = DraftCosts(info.draft_calibration).costs
+    plain = calibrated.seconds(1, 1, 0)
+    added = {name: 0.0 for name, price in timed.items() if price.seconds(1, 1, 1) > _HEAVY * plain}
     cost = calibrated
     for _ in range(_ROUNDS):
         passes = tuple(
             replace(
                 stats,
-                cycle_seconds=_pass_seconds(stats) - sum(added[name] for name in stats.draft_seconds),
+                cycle_seconds=_pass_seconds(stats) - sum(added.get(name, 0.0) for name in stats.draft_seconds),
                 draft_seconds={},
                 shadow_seconds=0.0,
             )
@@ -64,7 +68,8 @@ def session_costs(info: EngineInfo, cycles: Sequence[CycleStats]) -> SessionCost
             drafts.refit()
     drafts.refit()
     drafting = {
-        name: replace(price, call_seconds=price.call_seconds + added[name]) for name, price in drafts.costs.items()
+        name: replace(price, call_seconds=price.call_seconds + added.get(name, 0.0))
+        for name, price in drafts.costs.items()
     }
     return SessionCosts(Costs(cost, drafting), {name: drafts.startup_seconds(name, 1) for name in info.drafters})
 

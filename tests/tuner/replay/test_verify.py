@@ -18,6 +18,7 @@ from tests.engine.scripted import decision, submit
 from tests.engine.tiny_drafter import make_tiny_drafter
 from tests.engine.tiny_model import make_tiny_model
 from tests.tuner.simulated_engine import cycle, sequence
+from tuner.replay import recording
 from tuner.replay.recording import RecordingError, loads_of, make_trace, noise_of
 from tuner.replay.session_costs import session_costs
 from tuner.replay.simulate import play
@@ -25,6 +26,7 @@ from tuner.replay.start_up import READ_TOKENS, StartingArm
 from tuner.replay.trace import Costs, DraftTrace, Trace, TracedRequest
 from tuner.replay.trace_file import load, save
 from tuner.replay.verify import BAR_PERCENT, Cell, Checked, check, interval_of, predict, rate_of, rows
+from tuner.workload import load_workload
 
 CONTEXT = 512
 SAMPLINGS = (
@@ -250,3 +252,13 @@ def test_a_cell_holds_within_three_percent_or_within_the_interval_of_what_was_me
 def emitting(seconds: float) -> CycleStats:
     one = sequence(Context("m", "chat", "en"), verified=0, proposed=0)
     return cycle(load=1, tokens=1, kv_tokens=9, seconds=seconds, sequences=(one,))
+
+
+def test_the_recording_that_comes_with_the_package_has_every_route_and_language_of_the_workload() -> None:
+    trace = load(Path(recording.__file__).parent / "traces" / "workload.npz")
+    told = {(one.route, one.language) for one in trace.requests}
+    assert told == {(prompt.route, prompt.language) for prompt in load_workload()}
+    assert {"ngram", "suffix"} < set(trace.drafters)
+    assert trace.machine
+    target = trace.costs.target
+    assert list(target.knot_seconds) == pytest.approx(sorted(target.knot_seconds), rel=0.1), "it was measured in peace"
