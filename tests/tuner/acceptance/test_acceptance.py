@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from policies.stats import BlockEnd, SequenceStats, ShadowStats
 from policies.types import MAX_BLOCK_LENGTH
-from tests.tuner.acceptance.text import CHAT, cycle, sequence
+from tests.tuner.acceptance.text import CHAT, cycle
+from tests.tuner.simulated_engine import sequence
 from tuner.acceptance import Acceptance, Curve, product_limit
 
 KEY = ("chat", "en")

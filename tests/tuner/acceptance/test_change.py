@@ -7,7 +7,8 @@ import pytest
 
 from policies.types import Context
 from tests.tuner.acceptance.test_reblocking import texts_of
-from tests.tuner.acceptance.text import Text, bursts, cycle, cycles_of, sequence
+from tests.tuner.acceptance.text import Text, bursts, cycle, cycles_of
+from tests.tuner.simulated_engine import sequence
 from tuner.acceptance import Acceptance, Alarm
 from tuner.acceptance.change import DELTA, CellTest, DrafterTest, effective
 from tuner.acceptance.moments import Moments

@@ -9,7 +9,8 @@ import pytest
 
 from policies.stats import CycleStats, SequenceStats, ShadowStats
 from policies.types import MAX_BLOCK_LENGTH
-from tests.tuner.acceptance.text import CHAT, Text, bursts, cycle, cycles_of, sequence
+from tests.tuner.acceptance.text import CHAT, Text, bursts, cycle, cycles_of
+from tests.tuner.simulated_engine import sequence
 from tuner.acceptance import Acceptance, Curve
 
 TOKENS = 200
@@ -95,7 +96,7 @@ def test_shadows_tell_it_as_well_as_blocks_do() -> None:
 
 
 def plain(key: int) -> SequenceStats:
-    return sequence(key=key, drafter="none", requested=0, proposed=0, verified=0, accepted=0, confidence=0)
+    return sequence(CHAT, key=key, drafter="none", requested=0, proposed=0, verified=0, accepted=0, confidence=0)
 
 
 def test_a_feature_head_is_not_corrected_and_nothing_is_inferred_along_its_positions() -> None:
@@ -126,5 +127,5 @@ def test_an_outlook_shares_out_what_a_longer_block_adds_beyond_a_shorter_one() -
 def test_requests_that_never_finish_are_re_blocked_when_there_are_too_many() -> None:
     acceptance = Acceptance()
     for key in range(3000):
-        acceptance.fold(cycle(key, [sequence(key=key, accepted=3)]))
+        acceptance.fold(cycle(key, [sequence(CHAT, key=key, accepted=3)]))
     assert acceptance.live_requests <= 1024

@@ -4,53 +4,20 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from policies.cycle_policy import Window
-from policies.stats import BlockEnd, CycleStats, SequenceStats, ShadowStats
+from policies.stats import CycleStats, SequenceStats, ShadowStats
 from policies.types import Context
+from tests.tuner.simulated_engine import cycle as full_cycle
+from tests.tuner.simulated_engine import sequence
 
 CHAT = Context("m", "chat", "en")
 
 
 def cycle(number: int, sequences: Sequence[SequenceStats], shadows: Sequence[ShadowStats] = ()) -> CycleStats:
     """A cycle of which only what was kept matters."""
-    return CycleStats(
-        cycle=number,
-        policy_version=0,
-        window=Window(1, plain=False),
-        first_after_switch=False,
-        killed=False,
-        load=len(sequences),
-        tokens=len(sequences),
-        kv_tokens=0,
-        draft_seconds={},
-        verify_seconds=0.01,
-        cycle_seconds=0.01,
-        prefill_tokens=0,
-        prefill_seconds=0.0,
-        waiting=0,
-        sequences=tuple(sequences),
-        shadows=tuple(shadows),
+    load = len(sequences)
+    return full_cycle(
+        number=number, load=load, tokens=load, kv_tokens=0, seconds=0.01, sequences=sequences, shadows=shadows
     )
-
-
-def sequence(
-    context: Context = CHAT,
-    *,
-    key: int = 1,
-    requested: int = 8,
-    proposed: int = 8,
-    verified: int = 8,
-    accepted: int = 0,
-    emitted: int | None = None,
-    confidence: int = 1,
-    end: BlockEnd | None = None,
-    drafter: str = "ngram",
-) -> SequenceStats:
-    """A `SequenceStats` whose end follows from its counts unless it is given."""
-    if end is None:
-        end = BlockEnd.PLAIN if verified == 0 else BlockEnd.FULL if accepted == verified else BlockEnd.REJECTED
-    shown = accepted + 1 if emitted is None else emitted
-    return SequenceStats(key, context, drafter, requested, proposed, verified, accepted, shown, confidence, end)
 
 
 @dataclass
