@@ -134,7 +134,7 @@ def test_a_restart_goes_on_with_what_was_learned_pinned_and_switched_off(model: 
     }
     with live_service(settings) as second:
         after = second.service.controller
-        assert after.state()["acceptance"] == before.state()["acceptance"] != {}
+        assert after.state()["learned"]["acceptance"] == before.state()["learned"]["acceptance"] != {}
         assert versions(second) == {key: policy.version for key, policy in before.snapshot.policies.items()}
         assert second.complete(route="story").headers["x-paceline-reason"] == "PINNED"
         assert second.complete(route="chat").headers["x-paceline-reason"] == "KILL_SWITCH"

@@ -183,7 +183,7 @@ def bench(*arguments: str) -> Result:
         (
             ("--scenario", "speed"),
             "--scenario is 'speed'; choose from matrix, floor, drafters, transformers, cold, cancel, preempt, "
-            "fragment, stream.",
+            "fragment, stream, tuner.",
         ),
     ],
 )

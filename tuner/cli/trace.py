@@ -9,7 +9,6 @@ import typer
 
 from tuner.cli.failures import CommandError
 from tuner.cli.service import Config, JsonFile, Model, given, in_a_folder, listed, run_console, starting
-from tuner.replay.recording import RecordingError
 from tuner.settings_loader import load_settings
 from tuner.wording import program
 from tuner.workload import MAX_OUTPUT_TOKENS, ROUTES
@@ -38,6 +37,7 @@ def record(
     settings = load_settings(config, given({"model": {"path": model}})).settings
     with starting():
         from tuner import trace_runs
+        from tuner.replay.recording import RecordingError
 
         ask = trace_runs.RecordAsk(out, chosen, requests or 0, tokens)
         try:
@@ -60,6 +60,7 @@ def verify(
     settings = load_settings(config, given({"model": {"path": model}})).settings
     with starting():
         from tuner import trace_runs
+        from tuner.replay.recording import RecordingError
 
         command = shlex.join((program(), *sys.argv[1:]))
         ask = trace_runs.VerifyAsk(listed(drafters), tokens, rounds, json_path, command)
