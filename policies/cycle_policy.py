@@ -97,6 +97,21 @@ class Knobs:
     its memory was planned for."""
 
 
+@dataclass(frozen=True, slots=True)
+class Copier:
+    """A drafter that copies from the text, and proposes in a context before the drafter that a sequence was given."""
+
+    drafter: str
+    most_load: int
+    """With more sequences than this it is not worth its own time."""
+    outlooks: tuple[Outlook, ...]
+    """By confidence bucket: of a proposal at hand, so that what is offered is certain up to its length."""
+
+    def of(self, confidence: int) -> Outlook:
+        """The outlook of a bucket; the last one when the drafter reports a bucket beyond those learned."""
+        return self.outlooks[min(confidence, len(self.outlooks) - 1)]
+
+
 NO_KNOBS = Knobs()
 """Everything as the engine was started."""
 
@@ -166,6 +181,9 @@ class CyclePolicy:
     """Seconds per output token that a route's objective allows; routes without an objective are left out."""
     knobs: Mapping[str, Knobs] = field(default_factory=dict)
     """By route; ``*`` for the others."""
+    copiers: Mapping[tuple[str, str], Copier] = field(default_factory=dict)
+    """Keyed by (route, language). Its proposal takes the place of that of the decision's drafter where it promises more
+    (`policies.copying`), but for forced decisions."""
     hold: bool = False
     """The safety budget is spent: nothing but forced decisions speculates, and nothing is shadowed at a cost."""
 
