@@ -95,6 +95,9 @@ class CycleStats:
     """Positions of the KV cache taken over from earlier sequences instead of computed, since the stats before."""
     shadow_seconds: float = 0.0
     """Part of `cycle_seconds`: drafting of `Decision.shadows`, which nobody verifies."""
+    copying_seconds: float = 0.0
+    """Part of `cycle_seconds`: what a `CyclePolicy.copiers` drafter took for proposals that were not taken; those that
+    were are in `draft_seconds`."""
     startup_tokens: Mapping[str, int] = field(default_factory=dict)
     """Tokens of text that drafters had to read, in their `draft_seconds`, because they had not been asked about them
     before; without what the cycles before have just added."""

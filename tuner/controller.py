@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy, Knobs, Outlook, Survival
+from policies.cycle_policy import INITIAL_CYCLE_POLICY, Copier, CyclePolicy, Knobs, Outlook, Survival
 from policies.ladder import ANY, kill_for, pin_for
 from policies.stats import CycleStats, EngineInfo, RequestStats
 from policies.types import (
@@ -455,6 +455,7 @@ class Controller:
             draft_costs=self._learning.draft_costs,
             margin=point.margin,
             knobs=point.knobs,
+            copiers=self._copiers(survivals),
             max_neighbour_slowdown=self._options.max_neighbour_slowdown,
             killed_routes=self._orders.killed_routes | held,
             outlooks=outlooks,
@@ -479,6 +480,15 @@ class Controller:
             elif curve is not None:
                 survivals[drafter, *key], outlooks[drafter, *key] = self._published.of(drafter, key, curve)
         return survivals, outlooks
+
+    def _copiers(self, survivals: Mapping[tuple[str, str, str], Survival]) -> dict[tuple[str, str], Copier]:
+        """Where the drafter that copies may be weighed, and so may the one that was given."""
+        shut = {(route, language) for (_, route, language), survival in survivals.items() if survival is NOTHING}
+        return {
+            key: copier
+            for key, copier in self._learning.copiers.items()
+            if key not in shut and self._may_weigh(copier.drafter) and self._safeguard.allows(copier.drafter, key)
+        }
 
     def _may_weigh(self, drafter: str) -> bool:
         """Whether enough is known of a drafter for its proposals to be verified: before that they are only scored,

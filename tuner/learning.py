@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from policies.cycle_policy import DraftCost, PassCost
+from policies.cycle_policy import Copier, DraftCost, PassCost
 from policies.stats import CycleStats, EngineInfo
 from policies.types import PLAIN
 from tuner.acceptance import Acceptance, Curve
 from tuner.choice import Menu, Menus, charted_loads
+from tuner.copiers import Copiers
 from tuner.cost import CostModel
 from tuner.known_contexts import MOST_CONTEXTS, Key
 from tuner.survivals import same_cost, same_drafting
@@ -62,6 +63,9 @@ class Learning:
         self.menus: dict[Key, Menu] = {}
         self.curves: dict[str, dict[Key, Curve]] = {}
         """By drafter; `ANYWHERE` is among the keys."""
+        self.copiers: dict[Key, Copier] = {}
+        """Of the contexts in which a copied proposal is worth looking at before anything is drafted."""
+        self._copiers = Copiers(charted_loads(info.slots))
         self._menus = Menus(cap, charted_loads(info.slots))
         self._kv_of_menus = self.kv_each
         self._load_of_menus = self.load
@@ -73,7 +77,10 @@ class Learning:
         return tuple(name for name in self.info.drafters if name != PLAIN)
 
     def _nothing_known(self) -> Acceptance:
-        return Acceptance(limit=MOST_CONTEXTS * max(1, len(self.drafters)))
+        nothing = Acceptance(limit=MOST_CONTEXTS * max(1, len(self.drafters)))
+        for name in self.drafters:
+            nothing.reset(name, self.info.versions.get(name, ""))
+        return nothing
 
     def fold(self, stats: CycleStats) -> None:
         """Learn from a cycle; what it changes shows after the next `learn`."""
@@ -102,6 +109,13 @@ class Learning:
             or any(last.get(name, {}).get(key) is not curves[key] for name, curves in self.curves.items())
         ]
         self.menus |= self._menus.of(due, self.curves, self.cost, self.draft_costs, self.kv_each, self.load)
+        for key in due:
+            curves = {name: by_key[key] for name, by_key in self.curves.items()}
+            copier = self._copiers.of(key, curves, self.cost, self.draft_costs, self.kv_each)
+            if copier is None:
+                self.copiers.pop(key, None)
+            elif copier != self.copiers.get(key):
+                self.copiers[key] = copier
 
     def _reprice(self) -> bool:
         """Take over costs that differ by enough to matter, and say whether any does, or the context or load."""
@@ -145,9 +159,10 @@ class Learning:
         )
         found = []
         for name in self.drafters:
-            version = info.versions.get(name, "")
-            if name in known and known[name] != version:
+            version, before = info.versions.get(name, ""), self.acceptance.version(name)
+            if before != version:
                 self.acceptance.reset(name, version)
+            if before not in (None, version):
                 found.append(FoundChange(ChangeKind.VERSION, name, "", "", "another version of it was loaded"))
         return found
 
@@ -180,5 +195,5 @@ class Learning:
             if name in self.drafters and then.get(name) == info.versions.get(name):
                 kept.append(str(name))
             else:
-                self.acceptance.reset(name)
+                self.acceptance.reset(name, info.versions.get(name, ""))
         return tuple(kept)

@@ -39,7 +39,7 @@ class Safeguard:
         plain_seconds = cost.seconds(load, load, stats.kv_tokens)
         self._work += emitted * plain_seconds / load
         self._slowest = 1.0 + (self._slowest - 1.0) * _SLOWEST_FADE
-        drafting = sum(stats.draft_seconds.values()) + stats.shadow_seconds
+        drafting = sum(stats.draft_seconds.values()) + stats.shadow_seconds + stats.copying_seconds
         if stats.tokens == load and drafting == 0.0:
             self._budget.fold_plain(plain_seconds)
             return

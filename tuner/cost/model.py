@@ -137,4 +137,4 @@ class CostModel:
 
 def _pass_seconds(stats: CycleStats) -> float:
     """What of a cycle is not drafting."""
-    return stats.cycle_seconds - sum(stats.draft_seconds.values()) - stats.shadow_seconds
+    return stats.cycle_seconds - sum(stats.draft_seconds.values()) - stats.shadow_seconds - stats.copying_seconds

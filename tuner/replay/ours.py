@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from policies.allocate import Candidate, allocate
+from policies.copying import CopyingChoice
 from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy, Outlook, Survival, Window
 from policies.ledger import Ledger
 from policies.plan import Prospect, plan
@@ -50,6 +51,9 @@ class _Own:
     decision: Decision
     features: RequestFeatures
     outlook: Outlook = _NO_OUTLOOK
+    """Of what is drafted in this cycle."""
+    copied: int = 0
+    """The block length that was asked of a copier whose proposal is taken; 0 where none is."""
     ledger: Ledger = field(default_factory=Ledger)
     cycles: int = 0
 
@@ -75,7 +79,7 @@ class Ours:
         options = self._options or ControllerOptions(seed=world.seed, switchback=_AS_AFTER_A_WHILE)
         self._policy = INITIAL_CYCLE_POLICY
         self._drafting: Mapping[str, float] = {}
-        self._shadow_seconds = 0.0
+        self._shadow_seconds = self._copying_seconds = 0.0
         self._shadows: Sequence[Shadowed] = ()
         self._window = -1
         self._cycle = 0
@@ -96,6 +100,17 @@ class Ours:
         one.drafter, one.cap, one.shadows = decision.drafter, decision.cap, decision.shadows
         one.notes = _Own(decision, features)
 
+    def ask(self, running: list[Running]) -> None:
+        policy, load = self._policy, len(running)
+        asks = policy.cost is not None and not (policy.window.plain or policy.kill or policy.hold)
+        for one in running:
+            one.copier, one.notes.copied = "", 0
+            decision = one.notes.decision
+            if asks and decision.cap > 0 and not decision.forced:
+                copier = policy.copiers.get((decision.context.route, decision.context.language))
+                if copier is not None and copier.drafter != decision.drafter and load <= copier.most_load:
+                    one.copier = copier.drafter
+
     def plan(self, running: list[Running]) -> None:
         policy = self._policy
         self._rate = 0.0
@@ -106,31 +121,39 @@ class Ours:
             return
         unit = policy.cost.seconds(1, 1, 0) if policy.cost is not None else 1.0
         prospects = []
-        kv_tokens = 0
+        kv_tokens = sum([one.kv_tokens for one in running])
+        choice = CopyingChoice(policy.cost, len(running), kv_tokens) if policy.cost is not None else None
         for one in running:
             own: _Own = one.notes
             decision = own.decision
             context = decision.context
             one.shadows = () if policy.hold else decision.shadows
-            kv_tokens += one.kv_tokens
             cap = min(decision.cap, _MAX_TOKENS - one.position - 1)
             if policy.hold and not decision.forced:
                 cap = 0
             outlook = policy.outlooks.get((decision.drafter, context.route, context.language))
             if outlook is None:
                 outlook = policy.default_outlooks.get(decision.drafter, _NO_OUTLOOK)
-            own.outlook = outlook
             price = policy.draft_costs.get(decision.drafter)
+            one.drafter = decision.drafter
+            if one.copied and choice is not None:
+                copied = policy.copiers[context.route, context.language].of(one.copied_confidence)
+                offered = min(one.copied, cap)
+                if choice.takes(copied, offered, outlook, cap, price):
+                    one.drafter, own.copied = one.copier, cap
+                    outlook, cap, price = copied, offered, policy.draft_costs.get(one.copier)
+            own.outlook = outlook
             drafting = price.seconds(1, 1, 1) / unit if price is not None and cap > 0 else 0.0
             slack = own.ledger.slack(policy.max_neighbour_slowdown, own=drafting) * unit
             limit = policy.tpot_limits.get(context.route)
-            prospects.append(Prospect(decision.drafter, outlook, cap, decision.forced, slack, limit))
+            prospects.append(Prospect(one.drafter, outlook, cap, decision.forced, slack, limit))
         planned = plan(
             prospects, policy.cost, policy.draft_costs, kv_tokens, policy.margin, policy.max_neighbour_slowdown
         )
         self._rate = planned.rate
         for one, requested in zip(running, planned.requested, strict=True):
-            one.requested = requested
+            # A copied proposal is at hand: the allocation cuts it.
+            one.requested = one.notes.copied or requested
 
     def verify(self, running: list[Running]) -> None:
         policy = self._policy
@@ -153,10 +176,13 @@ class Ours:
             if one.requested:
                 tokens = own.outlook.tokens
                 expected = tokens[min(one.requested, len(tokens) - 1)]
-                price = policy.draft_costs.get(decision.drafter)
+                price = policy.draft_costs.get(one.drafter)
                 if price is not None:
                     drafting = price.seconds(1, one.proposed, one.proposed)
-            if one.proposed:
+            if own.copied:
+                curve = own.outlook.survival
+                expected -= own.outlook.tokens[min(one.proposed, len(curve))]
+            elif one.proposed:
                 survival = policy.survivals.get((decision.drafter, context.route, context.language))
                 if survival is None:
                     survival = policy.default_survivals.get(decision.drafter, _NO_SURVIVAL)
@@ -181,8 +207,15 @@ class Ours:
         for one, length in zip(running, lengths, strict=True):
             one.verified = length
 
-    def watch(self, draft_seconds: Mapping[str, float], shadow_seconds: float, shadows: Sequence[Shadowed]) -> None:
+    def watch(
+        self,
+        draft_seconds: Mapping[str, float],
+        shadow_seconds: float,
+        copying_seconds: float,
+        shadows: Sequence[Shadowed],
+    ) -> None:
         self._drafting, self._shadow_seconds, self._shadows = draft_seconds, shadow_seconds, shadows
+        self._copying_seconds = copying_seconds
 
     def observe(self, running: list[Running], seconds: float, now: float) -> None:
         policy, load = self._policy, len(running)
@@ -200,7 +233,7 @@ class Ours:
                 SequenceStats(
                     one.index,
                     decision.context,
-                    decision.drafter,
+                    one.drafter if own.copied else decision.drafter,
                     one.requested,
                     one.proposed,
                     verified,
@@ -225,7 +258,7 @@ class Ours:
                 tokens=rows,
                 kv_tokens=kv_tokens,
                 draft_seconds=self._drafting,
-                verify_seconds=seconds - sum(self._drafting.values()) - self._shadow_seconds,
+                verify_seconds=seconds - sum(self._drafting.values()) - self._shadow_seconds - self._copying_seconds,
                 cycle_seconds=seconds,
                 prefill_tokens=0,
                 prefill_seconds=0.0,
@@ -233,6 +266,7 @@ class Ours:
                 sequences=tuple(sequences),
                 shadows=tuple([_shadow_stats(shadow) for shadow in self._shadows]),
                 shadow_seconds=self._shadow_seconds,
+                copying_seconds=self._copying_seconds,
                 ended_at=now,
             )
         )
@@ -286,7 +320,12 @@ class Ours:
             return
         unit = cost.seconds(1, 1, 0)
         plain = cost.seconds(load, load, kv_tokens) / unit
-        taken = (cost.seconds(rows, load, kv_tokens) + self._drafting_price(running) + self._shadow_seconds) / unit
+        taken = (
+            cost.seconds(rows, load, kv_tokens)
+            + self._drafting_price(running)
+            + self._shadow_seconds
+            + self._copying_seconds
+        ) / unit
         for one in running:
             alone = plain
             if one.requested:

@@ -10,12 +10,15 @@ from tuner.replay.trace import Costs, TracedRequest
 
 class Running:
     """One running sequence. The simulator owns all of it but `drafter`, `cap`, `requested`, `verified`, `shadows`,
-    `shadow_length` and `notes`."""
+    `shadow_length`, `copier` and `notes`."""
 
     __slots__ = (
         "accepted",
         "cap",
         "confidence",
+        "copied",
+        "copied_confidence",
+        "copier",
         "drafter",
         "emitted",
         "index",
@@ -56,6 +59,12 @@ class Running:
         last one was decided."""
         self.shadow_length = MAX_BLOCK_LENGTH
         """Block length asked of each of them."""
+        self.copier = ""
+        """The drafter that proposes before the plan; empty for none. Only a `CopyingPlayer` may set it."""
+        self.copied = 0
+        """Before `Player.plan`: how many drafts it offers, of as many as could be used. They are verified where the
+        plan sets `drafter` to it; else it is a shadow."""
+        self.copied_confidence = 0
         self.notes: Any = None
         """Whatever the player keeps for this sequence."""
 
@@ -127,8 +136,23 @@ class Player(Protocol):
 class WatchingPlayer(Player, Protocol):
     """A controller that is told what an engine's `CycleStats` tells beyond the cycle's seconds."""
 
-    def watch(self, draft_seconds: Mapping[str, float], shadow_seconds: float, shadows: Sequence[Shadowed]) -> None:
-        """Right before `observe`: measured seconds of drafting by drafter, and of shadows; both are parts of the
-        cycle's. The rest is the target's pass. `shadows` are those decided in this cycle; the running sequences are as
+    def watch(
+        self,
+        draft_seconds: Mapping[str, float],
+        shadow_seconds: float,
+        copying_seconds: float,
+        shadows: Sequence[Shadowed],
+    ) -> None:
+        """Right before `observe`: measured seconds of drafting by drafter, of shadows, and of copied proposals that the
+        plan did not take; all are parts of the cycle's. The rest is the target's pass. `shadows` are those decided in this cycle; the running sequences are as
         in `observe`, and those that end with it are still among them."""
+        ...
+
+
+@runtime_checkable
+class CopyingPlayer(Player, Protocol):
+    """A controller that looks at copied proposals before it plans."""
+
+    def ask(self, running: list[Running]) -> None:
+        """Before `plan`: set `copier` of each sequence. All that one drafter is asked in a cycle is one call of it."""
         ...

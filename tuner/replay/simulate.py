@@ -4,7 +4,7 @@ The loop is kept flat, since a comparison runs it a hundred million times: what 
 and `tuner.replay.played` makes accounts of it afterwards.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from policies.cycle_policy import DraftCost
 from policies.types import MAX_BLOCK_LENGTH, PLAIN
 from tuner.replay.played import Ints, Outcome, Played, account, pass_seconds
-from tuner.replay.player import Player, Running, Shadowed, WatchingPlayer, World
+from tuner.replay.player import CopyingPlayer, Player, Running, Shadowed, WatchingPlayer, World
 from tuner.replay.trace import Costs, Trace
 
 _VERIFIED, _PROPOSED, _DRAFTER = 1 << 5, 1 << 10, 1 << 15
@@ -48,6 +48,7 @@ def play(trace: Trace, player: Player, seed: int) -> Played:
     A restart forgets what the player kept for running sequences: they are admitted to it again.
     """
     watching = player if isinstance(player, WatchingPlayer) else None
+    copying = player if isinstance(player, CopyingPlayer) else None
     world = World(
         drafters=trace.drafters,
         slots=trace.slots,
@@ -87,6 +88,9 @@ def play(trace: Trace, player: Player, seed: int) -> Played:
         if not running:
             break
         load = len(running)
+        if copying is not None:
+            copying.ask(running)
+            _copy(running)
         player.plan(running)
         kv_tokens = 0
         drafting: dict[str, list[int]] = {}
@@ -118,6 +122,7 @@ def play(trace: Trace, player: Player, seed: int) -> Played:
                         work[1] = proposed
             else:
                 one.requested = one.proposed = one.verified = one.confidence = 0
+        untaken = _leave_copied(running, pending, drafting, prices) if copying is not None else 0.0
         shadowing = _start_shadows(running, pending, prices) if watching is not None else 0.0
         player.verify(running)
 
@@ -131,8 +136,8 @@ def play(trace: Trace, player: Player, seed: int) -> Played:
         drafted = {name: prices[name].seconds(*work) for name, work in drafting.items()} if drafting else {}
         for spent in drafted.values():
             seconds += spent
-        seconds += shadowing
-        shadow_seconds.append(shadowing)
+        seconds += shadowing + untaken
+        shadow_seconds.append(shadowing + untaken)
 
         ended = False
         for one in running:
@@ -167,6 +172,7 @@ def play(trace: Trace, player: Player, seed: int) -> Played:
             watching.watch(
                 {name: spent * factor for name, spent in drafted.items()},
                 shadowing * factor,
+                untaken * factor,
                 _decided(running, pending) if pending else (),
             )
         player.observe(running, seconds * factor, now)
@@ -204,6 +210,43 @@ def _noise(trace: Trace, seed: int) -> Iterator[float]:
         factors = np.exp(spread * generator.standard_normal(_NOISE_CHUNK) - 0.5 * spread**2)
         factors[generator.random(_NOISE_CHUNK) < trace.stall_share] *= trace.stall_factor
         yield from factors.tolist()
+
+
+def _copy(running: list[Running]) -> None:
+    """What the copiers offer, of as much as the request has left."""
+    for one in running:
+        one.copied = one.copied_confidence = 0
+        if one.copier:
+            position = one.position
+            draft = one.request.drafts[one.copier]
+            one.copied_confidence = draft.confidence[position]
+            one.copied = min(draft.offered[position], MAX_BLOCK_LENGTH, one.output_tokens - position - 1)
+
+
+def _leave_copied(
+    running: list[Running],
+    pending: dict[int, dict[str, _Pending]],
+    drafting: Mapping[str, Sequence[int]],
+    prices: Mapping[str, DraftCost],
+) -> float:
+    """Copied proposals that were not taken become shadows; returns the seconds that they took."""
+    work: dict[str, list[int]] = {}
+    for one in running:
+        name = one.copier
+        if not name or (one.requested and one.drafter == name):
+            continue
+        length = min(MAX_BLOCK_LENGTH, one.output_tokens - one.position - 1)
+        if length > 0 and name not in pending.get(one.index, ()):
+            _cast(one, name, length, pending)
+        count, steps, drafts = work.get(name, (0, 0, 0))
+        work[name] = [count + 1, max(steps, one.copied), drafts + one.copied]
+    seconds = 0.0
+    for name, (count, steps, drafts) in work.items():
+        price = prices[name]
+        taken, longest, rows = drafting.get(name, (0, 0, 0))
+        seconds += price.seconds(taken + count, max(longest, steps), rows + drafts)
+        seconds -= price.seconds(taken, longest, rows)
+    return seconds
 
 
 def _start_shadows(

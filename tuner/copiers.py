@@ -1,0 +1,73 @@
+"""Which drafter proposes first in a context, by copying, and up to which load that is worth its time."""
+
+from collections.abc import Mapping, Sequence
+
+from policies.copying import CopyingChoice
+from policies.cycle_policy import Copier, DraftCost, Outlook, PassCost
+from policies.types import MAX_BLOCK_LENGTH
+from tuner.acceptance import Curve
+
+_NEXT_TO_NOTHING = 0.01
+"""A drafter copies if a block takes no more than this share of a plain cycle of one sequence."""
+_CONTEXT = 256
+
+
+class Copiers:
+    """Makes them, and keeps each while the curves that it rests on stay; not thread-safe."""
+
+    def __init__(self, loads: Sequence[int]) -> None:
+        self._loads = tuple(loads)
+        self._outlooks: dict[tuple[str, tuple[str, str]], tuple[Curve, tuple[Outlook, ...]]] = {}
+
+    def of(
+        self,
+        key: tuple[str, str],
+        curves: Mapping[str, Curve],
+        cost: PassCost,
+        draft_costs: Mapping[str, DraftCost],
+        kv_each: float,
+    ) -> Copier | None:
+        """The copier of a context; None where none is worth its time at any load, or there is nothing beside it.
+
+        Args:
+            curves: by drafter, of this context; only those that may be weighed.
+            kv_each: mean context of a sequence, in tokens.
+        """
+        limit = _NEXT_TO_NOTHING * cost.seconds(1, 1, _CONTEXT)
+        copying = [
+            name
+            for name in curves
+            if name in draft_costs and draft_costs[name].seconds(1, MAX_BLOCK_LENGTH, MAX_BLOCK_LENGTH) <= limit
+        ]
+        others = [name for name in curves if name not in copying]
+        if not others:
+            return None
+        for load in reversed(self._loads):
+            choice = CopyingChoice(cost, load, round(kv_each * load))
+            other = max(
+                choice.other(curves[name].outlook(), MAX_BLOCK_LENGTH, draft_costs.get(name)) for name in others
+            )
+            gains = {
+                name: sum(
+                    share * max(0.0, choice.copied(outlook, MAX_BLOCK_LENGTH) - max(other, 0.0))
+                    for share, outlook in zip(
+                        curves[name].shares, self._outlooks_of(name, key, curves[name]), strict=False
+                    )
+                )
+                - choice.price(draft_costs[name])
+                for name in copying
+            }
+            best = max(gains, key=gains.__getitem__, default="")
+            if best and gains[best] > 0.0:
+                return Copier(best, load, self._outlooks_of(best, key, curves[best]))
+        return None
+
+    def _outlooks_of(self, name: str, key: tuple[str, str], curve: Curve) -> tuple[Outlook, ...]:
+        known = self._outlooks.get((name, key))
+        if known is None or known[0] is not curve:
+            made = tuple(
+                Outlook(tuple(round(value, 4) for value in row), (1.0,) * len(row))
+                for row in curve.survival.by_confidence
+            )
+            known = self._outlooks[name, key] = curve, made
+        return known[1]
