@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterable, Mapping
 
-from policies.stats import CycleStats, EngineInfo
+from policies.stats import CycleStats
 from policies.types import PLAIN, Policy
 from tuner.choice import Menu
 from tuner.known_contexts import Key
@@ -52,7 +52,8 @@ class Guides:
 
     def of(self, keys: Iterable[Key], policies: Mapping[Key, Policy]) -> tuple[dict[Key, Guide], Guide]:
         """The guides of `keys`, and the one of contexts that are new."""
-        start = start_seconds(self._learning.info)
+        startup = self._learning.cost_model.startup_seconds
+        start = {name: seconds for name in self._learning.drafters if (seconds := startup(name, 1)) > 0.0}
         new = self._guide(ANYWHERE, None, start)
         return {key: self._guide(key, policies.get(key), start) for key in keys}, new
 
@@ -115,24 +116,6 @@ class Guides:
         if menu is None or not menu.options or not self._knows_anything:
             return str(first)
         return max(menu.worth, key=lambda name: menu.worth[name][menu.served])
-
-
-def start_seconds(info: EngineInfo) -> dict[str, float]:
-    """Seconds that a drafter takes to read one token of a prompt, for those that have to; as calibrated."""
-    found: dict[str, float] = {}
-    for timing in info.draft_calibration:
-        if timing.catch_up_tokens <= 0:
-            continue
-        # The same call without a prompt to read: what it takes more is the reading.
-        bare = [
-            other.seconds
-            for other in info.draft_calibration
-            if (other.drafter, other.sequences, other.steps) == (timing.drafter, timing.sequences, timing.steps)
-            and other.catch_up_tokens == 0
-        ]
-        each = (timing.seconds - min(bare, default=0.0)) / timing.catch_up_tokens
-        found[timing.drafter] = max(found.get(timing.drafter, 0.0), each)
-    return found
 
 
 def _shortcuts(menu: Menu, place: int, start: Mapping[str, float], load: int) -> dict[str, Shortcut]:

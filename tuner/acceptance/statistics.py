@@ -162,6 +162,10 @@ class Acceptance:
         """Requests of which something is kept in memory."""
         return len(self._requests)
 
+    def version(self, drafter: str) -> str | None:
+        """The fingerprint of `drafter` that its counts belong to; None where nobody has told any."""
+        return self._versions.get(drafter)
+
     def reset(self, drafter: str, version: str = "") -> None:
         """Forget all of `drafter`, whose fingerprint is `version` from now on. Only counts of one version merge."""
         self._versions[drafter] = version
