@@ -1,7 +1,6 @@
-"""One cycle: plan, draft, allocate, verify, commit, over all decoding sequences.
+"""One cycle, once it is planned: draft, allocate, verify, commit, over all decoding sequences.
 
-The cycle policy is read once. It may only lower what a request's decision allows: a kill switch or a plain window is
-in force in the cycle that sees it first.
+It reads the cycle policy that it was planned with (`engine.planning`).
 """
 
 import time
@@ -9,19 +8,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from engine.drafter import SILENT, Drafter, Proposal, proposals_of
+from engine.drafter import SILENT, Drafter, Proposal
+from engine.drafting import Drafted, draft, startup_tokens
 from engine.faults import FAULT, NO_CHOICE, log_fault
 from engine.grammar import GrammarError
+from engine.planning import NO_PLAN, CyclePlan
 from engine.request import RunningSequence
 from engine.rows import Rows
 from engine.shadowing import advance_shadows, cast_shadow, start_shadows
 from engine.slack import draft_price, settle, slack_seconds
 from kernels.sampling import Block, Chosen, Failure, TokenLogprob
 from policies.allocate import Candidate, allocate
-from policies.cycle_policy import CyclePolicy, Outlook
-from policies.plan import Plan, Prospect, plan
+from policies.cycle_policy import CyclePolicy
 from policies.stats import BlockEnd, FinishReason, SequenceStats, ShadowStats
-from policies.types import MAX_BLOCK_LENGTH
 
 
 class Target(Protocol):
@@ -60,43 +59,8 @@ class CycleResult:
     startup_tokens: Mapping[str, int]
     verify_seconds: float
     shadow_seconds: float
+    copying_seconds: float
     cycle_seconds: float
-
-
-UNKNOWN = Outlook((), ())
-"""Of a drafter of which nothing has been learned yet."""
-
-
-def block_length(sequence: RunningSequence, policy: CyclePolicy) -> int:
-    """The block length that may be asked for in this cycle: a block of K emits up to K + 1 tokens."""
-    decision = sequence.decision
-    if policy.plain_on(decision.context.route) or (policy.hold and not decision.forced):
-        return 0
-    return max(0, min(sequence.block_length, sequence.remaining - 1))
-
-
-def plan_cycle(sequences: Sequence[RunningSequence], policy: CyclePolicy) -> Plan:
-    """The block length to ask of each sequence's drafter: drafting that is not expected to pay is not even asked."""
-    caps = tuple(block_length(sequence, policy) for sequence in sequences)
-    if all(cap == 0 or sequence.decision.forced for cap, sequence in zip(caps, sequences, strict=True)):
-        return Plan(caps, 0.0)
-    prospects = []
-    for sequence, cap in zip(sequences, caps, strict=True):
-        decision = sequence.decision
-        context = decision.context
-        outlook = policy.outlooks.get((decision.drafter, context.route, context.language))
-        prospects.append(
-            Prospect(
-                drafter=decision.drafter,
-                outlook=outlook or policy.default_outlooks.get(decision.drafter, UNKNOWN),
-                cap=cap,
-                forced=decision.forced,
-                slack_seconds=slack_seconds(sequence, policy.cost),
-                tpot_limit=policy.tpot_limits.get(context.route),
-            )
-        )
-    kv_tokens = sum(len(sequence.tokens) for sequence in sequences)
-    return plan(prospects, policy.cost, policy.draft_costs, kv_tokens, policy.margin, policy.max_neighbour_slowdown)
 
 
 def run_cycle(
@@ -107,31 +71,37 @@ def run_cycle(
     policy: CyclePolicy,
     token_bytes: list[bytes],
     shadows_due: Sequence[Sequence[str]] = (),
-    rate: float = 0.0,
+    planned: CyclePlan = NO_PLAN,
 ) -> CycleResult:
     """Advance every sequence in `sequences` by at least one token, or find that it cannot go on.
 
-    `requested` are their block lengths, which their block tables cover; `shadows_due`, one for each sequence or empty,
-    the drafters that are to propose beside it; `rate` is the plan's. Their state is changed; nothing else is.
+    `requested` are their block lengths, which their block tables cover: the plan's, or less where blocks were short;
+    `shadows_due`, one for each sequence or empty, the drafters that are to propose beside it. Their state is changed;
+    nothing else is.
     """
     started = time.perf_counter()
-    for sequence in sequences:
-        sequence.knobs = policy.knobs_of(sequence.decision.context.route)
-    proposals, draft_seconds = _draft(drafters, sequences, requested)
+    drafted, draft_seconds = draft(drafters, sequences, requested, planned.copies)
     shadow_seconds, shadow_passes = start_shadows(drafters, sequences, shadows_due) if shadows_due else (0.0, [])
+    for sequence in sequences:
+        left = planned.copies.left(sequence)
+        if left is not None:
+            cast_shadow(sequence, left.drafter, left.proposal, left.requested)
+    copying, copying_seconds = planned.copies.split_seconds()
+    for name, seconds in copying.items():
+        draft_seconds[name] = draft_seconds.get(name, 0.0) + seconds
     kv_tokens = sum(len(sequence.tokens) for sequence in sequences)
-    drafting = draft_price(sequences, requested, proposals, shadow_passes, policy)
-    lengths = _allocate(sequences, proposals, policy, kv_tokens, rate, drafting.weighed)
+    drafting = draft_price(sequences, drafted, planned.copies, shadow_passes, policy)
+    lengths = _allocate(sequences, drafted, requested, policy, kv_tokens, planned.rate, drafting.weighed)
 
     parts: list[Rows] = []
     blocks: list[Block] = []
     first_row = 0
-    for sequence, proposal, length in zip(sequences, proposals, lengths, strict=True):
-        drafts = proposal.tokens[:length]
+    for sequence, one, length in zip(sequences, drafted, lengths, strict=True):
+        drafts = one.proposal.tokens[:length]
         parts.append(
             Rows((sequence.tokens[-1], *drafts), len(sequence.tokens) - 1, sequence.blocks, logit_count=length + 1)
         )
-        blocks.append(next_block(sequence, first_row, drafts, proposal))
+        blocks.append(next_block(sequence, first_row, drafts, one.proposal))
         first_row += length + 1
     verify_started = time.perf_counter()
     chosen = _verify(target, sequences, parts, blocks)
@@ -142,8 +112,8 @@ def run_cycle(
     stats: list[SequenceStats] = []
     shadows: list[ShadowStats] = []
     emitted_by: list[int] = []
-    total_draft_seconds = sum(draft_seconds.values())
-    for sequence, proposal, asked, length, choice in zip(sequences, proposals, requested, lengths, chosen, strict=True):
+    total_draft_seconds = sum(draft_seconds.values()) + copying_seconds
+    for sequence, one, length, choice in zip(sequences, drafted, lengths, chosen, strict=True):
         tokens = choice.tokens
         if not tokens or sequence.failure is not None:
             sequence.failure = sequence.failure or choice.failure or NO_CHOICE
@@ -151,8 +121,9 @@ def run_cycle(
             emitted_by.append(0)
             continue
         accepted = len(tokens) - 1
+        proposal = one.proposal
         if length == 0 and proposal.tokens:
-            cast_shadow(sequence, sequence.decision.drafter, proposal, asked)
+            cast_shadow(sequence, one.drafter, proposal, one.requested)
         emitted, finish = sequence.append(tokens, token_bytes)
         shadows += advance_shadows(sequence, tokens[:emitted], finish is not None)
         emitted_by.append(emitted)
@@ -168,8 +139,8 @@ def run_cycle(
             SequenceStats(
                 request_key=sequence.key,
                 context=sequence.decision.context,
-                drafter=sequence.decision.drafter,
-                requested=asked,
+                drafter=one.drafter,
+                requested=one.requested,
                 proposed=len(proposal.tokens),
                 verified=length,
                 accepted=accepted,
@@ -190,10 +161,11 @@ def run_cycle(
         tokens=sum(sequence.verified + 1 for sequence in stats),
         kv_tokens=kv_tokens,
         draft_seconds=draft_seconds,
-        startup_tokens=_startup_tokens(sequences, requested, proposals),
+        startup_tokens=startup_tokens(drafted),
         verify_seconds=verify_seconds,
         shadow_seconds=shadow_seconds,
-        cycle_seconds=time.perf_counter() - started,
+        copying_seconds=copying_seconds,
+        cycle_seconds=planned.seconds + time.perf_counter() - started,
     )
 
 
@@ -245,57 +217,32 @@ def _verify(
     return chosen
 
 
-def _draft(
-    drafters: Mapping[str, Drafter], sequences: Sequence[RunningSequence], requested: Sequence[int]
-) -> tuple[list[Proposal], dict[str, float]]:
-    """Each drafter proposes for its sequences in one call; seconds by drafter."""
-    proposals = [SILENT] * len(sequences)
-    seconds: dict[str, float] = {}
-    wanted: dict[str, list[int]] = {}
-    for index, (sequence, length) in enumerate(zip(sequences, requested, strict=True)):
-        if length > 0:
-            wanted.setdefault(sequence.decision.drafter, []).append(index)
-    for name, indices in wanted.items():
-        started = time.perf_counter()
-        drafted = proposals_of(drafters[name], [sequences[i] for i in indices], [requested[i] for i in indices])
-        for index, proposal in zip(indices, drafted, strict=True):
-            proposals[index] = proposal
-        seconds[name] = time.perf_counter() - started
-    return proposals, seconds
-
-
-def _startup_tokens(
-    sequences: Sequence[RunningSequence], requested: Sequence[int], proposals: Sequence[Proposal]
-) -> dict[str, int]:
-    """What drafters read that is more than a cycle can have added to a text."""
-    tokens: dict[str, int] = {}
-    for sequence, asked, proposal in zip(sequences, requested, proposals, strict=True):
-        if asked and proposal.read > MAX_BLOCK_LENGTH + 1:
-            name = sequence.decision.drafter
-            tokens[name] = tokens.get(name, 0) + proposal.read
-    return tokens
-
-
 def _allocate(
     sequences: Sequence[RunningSequence],
-    proposals: Sequence[Proposal],
+    drafted: Sequence[Drafted],
+    room: Sequence[int],
     policy: CyclePolicy,
     kv_tokens: int,
     rate: float,
     draft_seconds: float,
 ) -> tuple[int, ...]:
-    if not any(proposal.tokens for proposal in proposals):
+    """How many drafts of each are verified; `room` is what their block tables cover."""
+    if not any(one.proposal.tokens for one in drafted):
         return (0,) * len(sequences)
     candidates = []
-    for sequence, proposal in zip(sequences, proposals, strict=True):
+    for sequence, one, most in zip(sequences, drafted, room, strict=True):
         decision = sequence.decision
-        survival = policy.survivals.get((decision.drafter, decision.context.route, decision.context.language))
-        if survival is None:
-            survival = policy.default_survivals.get(decision.drafter)
-        curve = survival.of(proposal.confidence) if survival is not None and proposal.tokens else ()
+        curve = one.survival
+        if curve is None:
+            curve = ()
+            survival = policy.survivals.get((decision.drafter, decision.context.route, decision.context.language))
+            if survival is None:
+                survival = policy.default_survivals.get(decision.drafter)
+            if survival is not None and one.proposal.tokens:
+                curve = survival.of(one.proposal.confidence)
         candidates.append(
             Candidate(
-                proposed=len(proposal.tokens),
+                proposed=min(len(one.proposal.tokens), most),
                 survival=curve,
                 forced=decision.forced,
                 slack_seconds=slack_seconds(sequence, policy.cost),

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from engine.blocks import Blocks
-from engine.cycle import CycleResult, Emission, Target, next_block, plan_cycle, run_cycle
+from engine.cycle import CycleResult, Emission, Target, next_block, run_cycle
 from engine.drafter import Drafter
 from engine.drafter_files import DrafterError
 from engine.faults import FAULT, NO_CHOICE, log_fault
@@ -28,6 +28,7 @@ from engine.messages import (
     Tokens,
     UnloadDrafter,
 )
+from engine.planning import plan_cycle
 from engine.request import RunningSequence
 from engine.rows import Rows
 from engine.scheduler import Scheduler
@@ -303,7 +304,7 @@ class EngineLoop:
 
     def _run_cycle(self) -> CycleResult | None:
         scheduler = self.scheduler
-        planned = plan_cycle(scheduler.decoding, self._policy)
+        planned = plan_cycle(self.drafters, scheduler.decoding, self._policy)
         lengths, preempted = scheduler.make_room(planned.requested)
         for sequence in preempted:
             self._release_drafts(sequence)
@@ -312,14 +313,14 @@ class EngineLoop:
         self._cycle += 1
         sequences = tuple(scheduler.decoding)
         due = [
-            due_shadows(sequence, length, self.drafters, self._policy)
+            due_shadows(sequence, planned.asked(sequence, length), self.drafters, self._policy)
             for sequence, length in zip(sequences, lengths, strict=True)
         ]
         for sequence, names in zip(sequences, due, strict=True):
             if names:
                 scheduler.stretch(sequence, MAX_BLOCK_LENGTH)
         result = run_cycle(
-            self._target, self.drafters, sequences, lengths, self._policy, self._token_bytes, due, planned.rate
+            self._target, self.drafters, sequences, lengths, self._policy, self._token_bytes, due, planned
         )
         for emission in result.emissions:
             sequence = emission.sequence
@@ -369,6 +370,7 @@ class EngineLoop:
             sequences=result.sequences if result else (),
             shadows=result.shadows if result else (),
             shadow_seconds=result.shadow_seconds if result else 0.0,
+            copying_seconds=result.copying_seconds if result else 0.0,
             startup_tokens=result.startup_tokens if result else {},
             preemptions=self.scheduler.preemptions - self._told_preemptions,
             reused_tokens=self.scheduler.blocks.reused_tokens - self._told_reused_tokens,

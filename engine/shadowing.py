@@ -10,7 +10,7 @@ the drafter's own: such proposals make no shadow.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.blocks import BLOCK_TOKENS
@@ -36,9 +36,9 @@ class ShadowPass:
 
 
 def due_shadows(
-    sequence: RunningSequence, asked: int, drafters: Mapping[str, Drafter], policy: CyclePolicy
+    sequence: RunningSequence, asked: Collection[str], drafters: Mapping[str, Drafter], policy: CyclePolicy
 ) -> tuple[str, ...]:
-    """The drafters that are to propose beside `sequence` in this cycle, of which `asked` is the block length.
+    """The drafters that are to propose beside `sequence` in this cycle, in which those in `asked` are asked anyway.
 
     None in a plain window, which measures plain, nor under a kill switch; none at a cost while the policy holds.
     """
@@ -52,7 +52,7 @@ def due_shadows(
         for name in names
         if name in drafters
         and name not in sequence.shadows
-        and not (asked and name == decision.drafter)
+        and name not in asked
         and not (policy.hold and _takes_time(name, policy))
     )
 

@@ -11,7 +11,7 @@ before, the past counts in what it would cost today.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.drafter import Proposal
+from engine.drafting import Copies, Drafted
 from engine.request import RunningSequence
 from engine.shadowing import ShadowPass
 from policies.cycle_policy import CyclePolicy, PassCost
@@ -29,20 +29,22 @@ class DraftPrice:
 
 def draft_price(
     sequences: Sequence[RunningSequence],
-    requested: Sequence[int],
-    proposals: Sequence[Proposal],
+    drafted: Sequence[Drafted],
+    copies: Copies,
     shadows: Sequence[ShadowPass],
     policy: CyclePolicy,
 ) -> DraftPrice:
-    """The price of what was drafted; `requested` and `proposals` are in the order of `sequences`."""
+    """The price of what was drafted; `drafted` is in the order of `sequences`."""
     every: dict[str, list[int]] = {}
     forced: dict[str, list[int]] = {}
-    for sequence, asked, proposal in zip(sequences, requested, proposals, strict=True):
-        if asked:
-            decision = sequence.decision
-            every.setdefault(decision.drafter, []).append(len(proposal.tokens))
-            if decision.forced:
-                forced.setdefault(decision.drafter, []).append(len(proposal.tokens))
+    for sequence, one in zip(sequences, drafted, strict=True):
+        if one.requested:
+            every.setdefault(one.drafter, []).append(len(one.proposal.tokens))
+            if sequence.decision.forced:
+                forced.setdefault(one.drafter, []).append(len(one.proposal.tokens))
+        left = copies.left(sequence)
+        if left is not None:
+            every.setdefault(left.drafter, []).append(len(left.proposal.tokens))
     seconds = _seconds(every, policy)
     for shadow in shadows:
         price = policy.draft_costs.get(shadow.drafter)

@@ -35,7 +35,7 @@ class SequenceStats:
     request_key: int
     context: Context
     drafter: str
-    """The decision's drafter, also in cycles in which nothing was verified."""
+    """The decision's, also in cycles in which nothing was verified, or the copier whose proposal took its place."""
     requested: int
     proposed: int
     verified: int

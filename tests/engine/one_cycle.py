@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from engine.cycle import CycleResult, plan_cycle, run_cycle
+from engine.cycle import CycleResult, run_cycle
 from engine.drafter import Drafter, Proposal
+from engine.planning import plan_cycle
 from engine.request import RunningSequence
 from engine.rows import Rows
 from engine.shadowing import due_shadows
@@ -88,7 +89,10 @@ def cycle_with(
 ) -> tuple[CycleResult, Counting]:
     """A cycle as the loop runs it, but for blocks, which are the sequences' own."""
     target = Counting()
-    planned = plan_cycle(sequences, policy)
-    due = [due_shadows(one, asked, drafters, policy) for one, asked in zip(sequences, planned.requested, strict=True)]
-    result = run_cycle(target, drafters, sequences, planned.requested, policy, list(PIECES), due, planned.rate)
+    planned = plan_cycle(drafters, sequences, policy)
+    due = [
+        due_shadows(one, planned.asked(one, length), drafters, policy)
+        for one, length in zip(sequences, planned.requested, strict=True)
+    ]
+    result = run_cycle(target, drafters, sequences, planned.requested, policy, list(PIECES), due, planned)
     return result, target
