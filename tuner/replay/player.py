@@ -143,9 +143,9 @@ class WatchingPlayer(Player, Protocol):
         copying_seconds: float,
         shadows: Sequence[Shadowed],
     ) -> None:
-        """Right before `observe`: measured seconds of drafting by drafter, of shadows, and of copied proposals that the
-        plan did not take; all are parts of the cycle's. The rest is the target's pass. `shadows` are those decided in this cycle; the running sequences are as
-        in `observe`, and those that end with it are still among them."""
+        """Right before `observe`: measured seconds of drafting by drafter, of shadows, and of copied proposals that
+        were not taken; all are parts of the cycle's, and the rest is the target's pass. `shadows` are those decided in
+        this cycle; the running sequences are as in `observe`, and those that end with it are still among them."""
         ...
 
 

@@ -19,7 +19,7 @@ from tests.tuner.replay.small_traces import small_trace
 from tuner.replay.baselines import HINDSIGHT, INFORMED
 from tuner.replay.baselines.fixed import Fixed
 from tuner.replay.oracle import Oracle, Truth
-from tuner.replay.player import Player, Running, Shadowed, WatchingPlayer, World
+from tuner.replay.player import CopyingPlayer, Player, Running, Shadowed, WatchingPlayer, World
 from tuner.replay.run import all_controllers
 from tuner.replay.simulate import play
 from tuner.replay.trace import DraftTrace, Trace, TracedRequest
@@ -48,7 +48,13 @@ class Logged:
         self.log.append((TOLD, (one.index, one.request.route, one.request.language, one.request.prompt_tokens, load)))
         self.player.admit(one, load)
 
+    def ask(self, running: list[Running]) -> None:
+        if isinstance(self.player, CopyingPlayer):
+            self.player.ask(running)
+        self.log.append((DECIDED, [one.copier for one in running]))
+
     def plan(self, running: list[Running]) -> None:
+        self.log.append((TOLD, [(one.copied, one.copied_confidence) for one in running]))
         self.player.plan(running)
         self.log.append((DECIDED, [(one.drafter, one.requested, one.shadows) for one in running]))
 
@@ -57,11 +63,17 @@ class Logged:
         self.player.verify(running)
         self.log.append((DECIDED, [one.verified for one in running]))
 
-    def watch(self, draft_seconds: Mapping[str, float], shadow_seconds: float, shadows: Sequence[Shadowed]) -> None:
+    def watch(
+        self,
+        draft_seconds: Mapping[str, float],
+        shadow_seconds: float,
+        copying_seconds: float,
+        shadows: Sequence[Shadowed],
+    ) -> None:
         scored = [(each.one.index, *each[1:]) for each in shadows]
-        self.log.append((TOLD, (dict(draft_seconds), shadow_seconds, scored)))
+        self.log.append((TOLD, (dict(draft_seconds), shadow_seconds, copying_seconds, scored)))
         if isinstance(self.player, WatchingPlayer):
-            self.player.watch(draft_seconds, shadow_seconds, shadows)
+            self.player.watch(draft_seconds, shadow_seconds, copying_seconds, shadows)
 
     def observe(self, running: list[Running], seconds: float, now: float) -> None:
         self.log.append((TOLD, ([(one.accepted, one.emitted) for one in running], seconds, now)))

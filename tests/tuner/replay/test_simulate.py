@@ -1,5 +1,6 @@
 """The simulator against a direct recomputation of what a run emitted and took."""
 
+import random
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.cycle_policy import PassCost
-from policies.types import PLAIN
+from policies.types import MAX_BLOCK_LENGTH, PLAIN
 from tests.tuner.replay.restless import Restless
 from tests.tuner.replay.small_traces import STEPPED_COSTS, small_trace
 from tuner.replay.baselines.fixed import Fixed
@@ -240,10 +241,41 @@ class Watching(Fixed):
         for one in running:
             one.verified = 0
 
-    def watch(self, draft_seconds: Mapping[str, float], shadow_seconds: float, shadows: Sequence[Shadowed]) -> None:
+    def watch(
+        self,
+        draft_seconds: Mapping[str, float],
+        shadow_seconds: float,
+        copying_seconds: float,
+        shadows: Sequence[Shadowed],
+    ) -> None:
         self.told += shadows
-        self.spent += shadow_seconds
+        self.spent += shadow_seconds + copying_seconds
         self.drafting += sum(draft_seconds.values())
+
+
+class Copying(Watching):
+    """Asks one drafter before each plan, and takes what it offers in some cycles."""
+
+    def __init__(self, copier: str, take_share: float) -> None:
+        super().__init__((), MAX_BLOCK_LENGTH)
+        self.copier, self.take_share = copier, take_share
+        self.random = random.Random(5)
+        self.asked: list[tuple[int, int]] = []
+        """(sequences, drafts) of each cycle."""
+
+    def ask(self, running: list[Running]) -> None:
+        for one in running:
+            one.copier = self.copier
+
+    def plan(self, running: list[Running]) -> None:
+        for one in running:
+            one.drafter, one.requested = PLAIN, 0
+            if one.copied and self.random.random() < self.take_share:
+                one.drafter, one.requested = self.copier, MAX_BLOCK_LENGTH
+        self.asked.append((len(running), sum(one.copied for one in running)))
+
+    def verify(self, running: list[Running]) -> None:
+        """All that was taken."""
 
 
 def _blocks(trace: Trace, drafter: str, length: int) -> dict[int, list[tuple[int, int]]]:
@@ -287,6 +319,31 @@ def test_proposals_of_which_nothing_is_verified_tell_the_same(seed: int, length:
     assert told == _blocks(trace, "learned", length)
     assert played.shadow_seconds.sum() == 0.0
     assert player.drafting > 0.0
+
+
+def test_copied_proposals_that_are_not_taken_tell_what_blocks_would_have_done() -> None:
+    trace, player = small_trace(3), Copying("copy", 0.0)
+    play(trace, player, 3)
+    told: dict[int, list[tuple[int, int]]] = {request: [] for request in range(len(trace.requests))}
+    for shadow in player.told:
+        told[shadow.one.index].append((shadow.proposed, shadow.matched))
+    wanted = _blocks(trace, "copy", MAX_BLOCK_LENGTH)
+    # Before the last token nothing can be used, but the drafter is asked all the same.
+    assert {index: blocks[: len(wanted[index])] for index, blocks in told.items()} == wanted
+    assert not any(matched for index, blocks in told.items() for _, matched in blocks[len(wanted[index]) :])
+
+
+@pytest.mark.parametrize("take_share", [0.0, 0.5, 1.0])
+def test_all_that_a_copier_is_asked_in_a_cycle_costs_one_call_of_it(take_share: float) -> None:
+    trace, player = small_trace(3), Copying("copy", take_share)
+    play(trace, player, 3)
+    price = trace.costs.drafters["copy"]
+    assert (player.drafting > 0.0) is (take_share > 0.0)
+    assert player.spent > 0.0  # the silent ones
+    assert price.step_seconds == 0.0
+    assert player.drafting + player.spent == pytest.approx(
+        sum(price.seconds(sequences, 0, drafts) for sequences, drafts in player.asked)
+    )
 
 
 def test_shadows_make_cycles_longer_and_no_text_shorter() -> None:
