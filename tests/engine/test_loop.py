@@ -23,7 +23,7 @@ from engine.messages import (
     ToEngine,
     UnloadDrafter,
 )
-from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy, PassCost, Survival, Window
+from policies.cycle_policy import INITIAL_CYCLE_POLICY, Copier, CyclePolicy, Outlook, PassCost, Survival, Window
 from policies.stats import BlockEnd, CycleStats, DraftTiming, ShadowStats
 from policies.types import MAX_BLOCK_LENGTH, Decision
 from tests.engine.scripted import VOCABULARY, Rig, decision, ended_text, submit
@@ -64,15 +64,28 @@ bodies = st.fixed_dictionaries(
         "chosen": decisions,
     }
 )
+CERTAIN = Outlook((1.0,) * MAX_BLOCK_LENGTH, (1.0,) * MAX_BLOCK_LENGTH)
+NOTHING = Outlook((), ())
+COPIERS = {
+    ("chat", "en"): Copier("ngram", 3, (NOTHING, NOTHING, CERTAIN)),
+    ("story", "en"): Copier("ngram", 9, (NOTHING, CERTAIN)),
+}
+"""What matched one or two tokens is not taken in a chat."""
 policies = st.builds(
-    lambda kill, window, plain, killed, hold: dataclasses.replace(
-        LEARNED, kill=kill, window=Window(window, plain), killed_routes=frozenset(killed), hold=hold
+    lambda kill, window, plain, killed, hold, copiers: dataclasses.replace(
+        LEARNED,
+        kill=kill,
+        window=Window(window, plain),
+        killed_routes=frozenset(killed),
+        hold=hold,
+        copiers=copiers,
     ),
     st.sampled_from((False, False, True)),
     st.integers(0, 2),
     st.sampled_from((False, False, True)),
     st.sampled_from(((), (), ("chat",), ROUTES)),
     st.sampled_from((False, False, True)),
+    st.sampled_from(({}, COPIERS, COPIERS)),
 )
 events = st.one_of(
     policies.map(SetCyclePolicy),
@@ -156,6 +169,7 @@ def check_cycle(stats: CycleStats) -> None:
     assert stats.load == len(stats.sequences)
     assert stats.tokens == stats.load + sum(sequence.verified for sequence in stats.sequences)
     assert stats.cycle_seconds >= stats.verify_seconds >= 0.0
+    assert stats.cycle_seconds >= stats.verify_seconds + stats.copying_seconds + sum(stats.draft_seconds.values())
     for sequence in stats.sequences:
         assert (
             MAX_BLOCK_LENGTH >= sequence.requested >= sequence.proposed >= sequence.verified >= sequence.accepted >= 0
