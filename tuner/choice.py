@@ -9,13 +9,13 @@ one that is surer than usual may pay where the usual one does not.
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from policies.cycle_policy import DraftCost, PassCost
 from policies.types import PLAIN_ARM, Arm, LoadStep
 from tuner.acceptance import Curve
-from tuner.cost.rates import Profile, profiles, rates
+from tuner.cost.rates import Profile, preceded, profiles, rates
 from tuner.known_contexts import Key
 
 _BETTER = 0.01
@@ -67,7 +67,7 @@ class Menus:
     def __init__(self, cap: int, loads: Sequence[int]) -> None:
         self._cap = cap
         self._loads = tuple(loads)
-        self._profiles: dict[tuple[str, Key], tuple[Curve, tuple[Profile, Profile, Profile]]] = {}
+        self._profiles: dict[tuple[str, Key], tuple[Curve, Curve | None, tuple[Profile, Profile, Profile]]] = {}
 
     def of(
         self,
@@ -77,14 +77,23 @@ class Menus:
         draft_costs: Mapping[str, DraftCost],
         kv_each: float,
         load: int,
+        copied: Mapping[Key, Curve],
+        copying: Collection[str],
     ) -> dict[Key, Menu]:
-        """The menus of `keys`, which have a curve for each drafter of `curves`; `load` is served now."""
+        """The menus of `keys`, which have a curve for each drafter of `curves`; `load` is served now.
+
+        `copied` has the curve of what proposes first in a context. There a drafter that is not among the `copying`
+        ones is worth what both bring together.
+        """
         options: dict[Key, dict[str, tuple[Option, ...]]] = {key: {} for key in keys}
         bounds: dict[Key, dict[str, tuple[float, float]]] = {key: {} for key in keys}
         served = place_of(load, self._loads)
         for drafter, by_key in curves.items() if keys else ():
             drafting = draft_costs.get(drafter)
-            known = [self._profile(drafter, key, by_key[key]) for key in keys]
+            known = [
+                self._profile(drafter, key, by_key[key], None if drafter in copying else copied.get(key))
+                for key in keys
+            ]
             means = [mean for mean, _, _ in known]
             by_load: list[tuple[list[float], list[list[float]]]] = []
             for at in self._loads:
@@ -107,12 +116,15 @@ class Menus:
             for key in keys
         }
 
-    def _profile(self, drafter: str, key: Key, curve: Curve) -> tuple[Profile, Profile, Profile]:
+    def _profile(self, drafter: str, key: Key, curve: Curve, copied: Curve | None) -> tuple[Profile, Profile, Profile]:
         known = self._profiles.get((drafter, key))
-        if known is not None and known[0] is curve:
-            return known[1]
+        if known is not None and known[0] is curve and known[1] is copied:
+            return known[2]
         made = profiles(curve, self._cap)
-        self._profiles[drafter, key] = curve, made
+        if copied is not None:
+            mean, low, high = made
+            made = preceded(mean, copied), preceded(low, copied), preceded(high, copied)
+        self._profiles[drafter, key] = curve, copied, made
         return made
 
 

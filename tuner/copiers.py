@@ -1,6 +1,6 @@
 """Which drafter proposes first in a context, by copying, and up to which load that is worth its time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from policies.copying import CopyingChoice
 from policies.cycle_policy import Copier, DraftCost, Outlook, PassCost
@@ -10,6 +10,16 @@ from tuner.acceptance import Curve
 _NEXT_TO_NOTHING = 0.01
 """A drafter copies if a block takes no more than this share of a plain cycle of one sequence."""
 _CONTEXT = 256
+
+
+def copying(names: Iterable[str], cost: PassCost, draft_costs: Mapping[str, DraftCost]) -> frozenset[str]:
+    """Those of `names` that take so little time that they can only copy."""
+    limit = _NEXT_TO_NOTHING * cost.seconds(1, 1, _CONTEXT)
+    return frozenset(
+        name
+        for name in names
+        if name in draft_costs and draft_costs[name].seconds(1, MAX_BLOCK_LENGTH, MAX_BLOCK_LENGTH) <= limit
+    )
 
 
 class Copiers:
@@ -33,13 +43,8 @@ class Copiers:
             curves: by drafter, of this context; only those that may be weighed.
             kv_each: mean context of a sequence, in tokens.
         """
-        limit = _NEXT_TO_NOTHING * cost.seconds(1, 1, _CONTEXT)
-        copying = [
-            name
-            for name in curves
-            if name in draft_costs and draft_costs[name].seconds(1, MAX_BLOCK_LENGTH, MAX_BLOCK_LENGTH) <= limit
-        ]
-        others = [name for name in curves if name not in copying]
+        before = copying(curves, cost, draft_costs)
+        others = [name for name in curves if name not in before]
         if not others:
             return None
         for load in reversed(self._loads):
@@ -55,9 +60,9 @@ class Copiers:
                     )
                 )
                 - choice.price(draft_costs[name])
-                for name in copying
+                for name in before
             }
-            best = max(gains, key=gains.__getitem__, default="")
+            best = max(sorted(gains), key=gains.__getitem__, default="")
             if best and gains[best] > 0.0:
                 return Copier(best, load, self._outlooks_of(best, key, curves[best]))
         return None

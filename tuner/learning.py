@@ -10,7 +10,7 @@ from policies.stats import CycleStats, EngineInfo
 from policies.types import PLAIN
 from tuner.acceptance import Acceptance, Curve
 from tuner.choice import Menu, Menus, charted_loads
-from tuner.copiers import Copiers
+from tuner.copiers import Copiers, copying
 from tuner.cost import CostModel
 from tuner.known_contexts import MOST_CONTEXTS, Key
 from tuner.survivals import same_cost, same_drafting
@@ -108,7 +108,6 @@ class Learning:
             or key not in self.menus
             or any(last.get(name, {}).get(key) is not curves[key] for name, curves in self.curves.items())
         ]
-        self.menus |= self._menus.of(due, self.curves, self.cost, self.draft_costs, self.kv_each, self.load)
         for key in due:
             curves = {name: by_key[key] for name, by_key in self.curves.items()}
             copier = self._copiers.of(key, curves, self.cost, self.draft_costs, self.kv_each)
@@ -116,6 +115,16 @@ class Learning:
                 self.copiers.pop(key, None)
             elif copier != self.copiers.get(key):
                 self.copiers[key] = copier
+        self.menus |= self._menus.of(
+            due,
+            self.curves,
+            self.cost,
+            self.draft_costs,
+            self.kv_each,
+            self.load,
+            {key: self.curves[copier.drafter][key] for key, copier in self.copiers.items() if key in due},
+            copying(self.curves, self.cost, self.draft_costs),
+        )
 
     def _reprice(self) -> bool:
         """Take over costs that differ by enough to matter, and say whether any does, or the context or load."""

@@ -67,6 +67,29 @@ def profiles(curve: Curve, cap: int) -> tuple[Profile, Profile, Profile]:
     return found, replace(found, emitted=low), replace(found, emitted=high)
 
 
+def preceded(found: Profile, copier: Curve) -> Profile:
+    """Of blocks that a copier's proposal takes the place of where it promises more, as `policies.copying` does."""
+    cap = found.emitted.shape[1] - 1
+    shares = np.array(copier.shares)
+    whole = np.array([sum(row[:cap]) for row in copier.survival.by_confidence])
+    taken = whole > found.emitted[0, -1] - 1.0
+    taken[0] = False
+    share = float(shares[taken].sum())
+    length = float(np.minimum(np.array(copier.offered[:cap]) / max(1.0 - copier.shares[0], 1e-9), 1.0).sum())
+    rows = share * length + (1.0 - share) * found.rows
+    squares = share * length**2 + (1.0 - share) * (found.variance + found.rows**2)
+    made = Profile(
+        emitted=share + float((shares * whole)[taken].sum()) + (1.0 - share) * found.emitted,
+        rows=rows,
+        variance=np.maximum(squares - rows**2, 0.0),
+        offered=(1.0 - share) * found.offered,
+        asked=(1.0 - share) * found.asked,
+    )
+    for array, plain in ((made.emitted, 1.0), (made.rows, 0.0), (made.variance, 0.0)):
+        array[:, 0] = plain
+    return made
+
+
 def rates(profiles: Sequence[Profile], drafting: DraftCost | None, cost: PassCost, load: int, kv_each: float) -> Array:
     """Tokens per second at `load`, as [profile, cut, block length]; `kv_each` is the mean context of a sequence."""
     emitted = np.stack([one.emitted for one in profiles])
