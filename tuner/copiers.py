@@ -47,11 +47,10 @@ class Copiers:
         others = [name for name in curves if name not in before]
         if not others:
             return None
+        outlooks = {name: curves[name].outlook() for name in others}
         for load in reversed(self._loads):
             choice = CopyingChoice(cost, load, round(kv_each * load))
-            other = max(
-                choice.other(curves[name].outlook(), MAX_BLOCK_LENGTH, draft_costs.get(name)) for name in others
-            )
+            other = max(choice.other(outlooks[name], MAX_BLOCK_LENGTH, draft_costs.get(name)) for name in others)
             gains = {
                 name: sum(
                     share * max(0.0, choice.copied(outlook, MAX_BLOCK_LENGTH) - max(other, 0.0))
