@@ -9,6 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from policies import Arm, BlockEnd, Context, Interval, Policy, PolicyState, Reason
+from policies.cycle_policy import Copier, Outlook
 from policies.decision_id import DecisionFields, encode
 from policies.store import Store
 from policies.testing import FakeClock
@@ -577,6 +578,16 @@ def test_what_is_not_measured_here_is_not_told_as_evidence() -> None:
     assert "0 requests and 0 cycles" in told
     assert "are kept" not in told
     assert "not known yet. It is measured again since the server started" in told
+
+
+def test_a_copier_is_told_with_the_load_up_to_which_it_proposes_first() -> None:
+    served = snapshot({("code-edit", "code"): samples.policy(1)})
+    copier = Copier("suffix", 6, (Outlook((0.9,), (1.0,)),))
+    copied = replace(served, cycle_policy=replace(served.cycle_policy, copiers={("code-edit", "code"): copier}))
+    sentence = "Up to load 6, suffix proposes first"
+    for found, told in ((copied, True), (served, False)):
+        evidence = explain(found, "code-edit", "code", RouteSettings(), "ngram", 1_000.0).evidence
+        assert any(sentence in each for each in evidence) is told
 
 
 def test_the_learned_rung_of_a_pinned_context_does_not_show_the_pin() -> None:

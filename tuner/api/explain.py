@@ -143,10 +143,23 @@ def explain(
         reason=resolution.reason,
         sentence=REASON_SENTENCES[resolution.reason],
         ladder=_rungs(resolution, situation, policy, pin, kill, _guardrail_note(snapshot, route, now), configured, now),
-        evidence=() if policy is None else tuple(_evidence_sentences(policy.evidence)),
+        evidence=(
+            ()
+            if policy is None
+            else (*_evidence_sentences(policy.evidence), *_copier_sentences(snapshot, (route, language)))
+        ),
         guardrails=tuple(state for state in snapshot.guardrails if state.route in (route, ANY)),
         drafters=tuple(_curves(snapshot, (route, language))),
     )
+
+
+def _copier_sentences(snapshot: PolicySnapshot, key: Key) -> Iterator[str]:
+    copier = snapshot.cycle_policy.copiers.get(key)
+    if copier is not None:
+        yield (
+            f"Up to load {copier.most_load}, {copier.drafter} proposes first, and its proposal takes the place of the "
+            "drafter's where it promises more; pins are left as they are."
+        )
 
 
 def _curves(snapshot: PolicySnapshot, key: Key) -> Iterator[DrafterCurve]:
