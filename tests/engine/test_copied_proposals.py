@@ -1,6 +1,5 @@
 """Copied proposals in a cycle: who is asked, whose drafts are verified, what is counted, and what it costs."""
 
-import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -129,7 +128,8 @@ def of_policy(**changes: object) -> tuple[CyclePolicy, list[RunningSequence]]:
 
 
 def of_decision(chosen: Decision) -> tuple[CyclePolicy, list[RunningSequence]]:
-    return POLICY, [running(chosen)]
+    """Beside one that may speculate, and has no copier."""
+    return POLICY, [running(chosen), learned(2, route="story")]
 
 
 NOT_ASKED: dict[str, Callable[[], tuple[CyclePolicy, list[RunningSequence]]]] = {
@@ -221,40 +221,49 @@ def test_the_copier_reads_the_knobs_of_the_cycle_at_hand() -> None:
     assert read == [5]
 
 
-def test_a_drafter_that_is_asked_as_copier_does_not_propose_beside_the_same_request_again() -> None:
+@pytest.mark.parametrize(("bucket", "beside"), [(2, ["learned"]), (1, [])])
+def test_a_drafter_that_is_asked_in_a_cycle_does_not_propose_beside_the_same_request_again(
+    bucket: int, beside: list[str]
+) -> None:
     named = running(decision("learned", 8, forced=False, shadows=("ngram", "learned")), key=1)
-    drafters = both([Proposal((1, 2), 2)], [Proposal((9,), 1)])
+    drafters = both([Proposal((1, 2), bucket)], [Proposal((9,), 1)])
     result, _ = cycle_with(drafters, [named], POLICY)
     assert drafters["ngram"].asked == [8]
-    assert [shadow.drafter for shadow in result.shadows] == ["learned"], "which was not asked for a block"
+    assert [shadow.drafter for shadow in result.shadows] == beside
 
 
-def timed(drafters: Mapping[str, Offering], sequences: Sequence[RunningSequence]) -> CycleResult:
-    """With a clock that moves by one second at each look."""
-    ticks = itertools.count()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(time, "perf_counter", lambda: float(next(ticks)))
-        return cycle_with(drafters, sequences, POLICY)[0]
+class Lasting(Offering):
+    """On a clock that nothing moves but its calls, by a second each."""
+
+    now = 0.0
+
+    def propose(self, sequences: Sequence[RunningSequence], lengths: Sequence[int]) -> list[Proposal]:
+        Lasting.now += 1.0
+        return super().propose(sequences, lengths)
 
 
-def test_the_seconds_of_a_call_are_shared_by_what_is_taken_of_it_and_what_is_not() -> None:
+@pytest.mark.parametrize(
+    ("buckets", "drafting", "copying"),
+    [
+        ((2, 1, 1, 2), {"ngram": 0.5, "learned": 1.0}, 0.5),
+        ((1, 1, 1, 1), {"learned": 1.0}, 1.0),
+        ((2, 2, 2, 2), {"ngram": 1.0}, 0.0),
+    ],
+)
+def test_a_call_of_the_copier_is_shared_by_what_is_taken_of_it_and_what_is_not_and_is_part_of_the_cycle(
+    buckets: Sequence[int], drafting: Mapping[str, float], copying: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "perf_counter", lambda: Lasting.now)
     sequences = [learned(key) for key in (1, 2, 3, 4)]
-    copied = [Proposal((1, 2), 2), Proposal((1,), 1), SILENT, Proposal((1, 2), 2)]
-    result = timed(both(copied, [SILENT, SILENT]), sequences)
-    assert result.draft_seconds == {"ngram": 0.5, "learned": 1.0}
-    assert result.copying_seconds == 0.5
-    assert [sequence.draft_seconds for sequence in sequences] == [0.5] * 4
-    assert result.cycle_seconds >= 2.0 + result.verify_seconds
-
-
-def test_the_call_of_a_copier_is_in_the_cycles_seconds_whether_it_was_of_use_or_not() -> None:
-    seconds = []
-    for proposal in (Proposal((1, 2), 2), Proposal((1,), 1)):
-        result = timed(both([proposal], [SILENT]), [learned()])
-        spent = sum(result.draft_seconds.values()) + result.copying_seconds + result.verify_seconds
-        assert result.cycle_seconds >= spent
-        seconds.append((result.draft_seconds.get("ngram", 0.0), result.copying_seconds))
-    assert seconds == [(1.0, 0.0), (0.0, 1.0)]
+    drafters = {
+        "ngram": Lasting(*(Proposal((1, 2), bucket) for bucket in buckets)),
+        "learned": Lasting(*[SILENT] * buckets.count(1)),
+    }
+    result, _ = cycle_with(drafters, sequences, POLICY)
+    assert result.draft_seconds == drafting
+    assert result.copying_seconds == copying
+    assert result.cycle_seconds == sum(drafting.values()) + copying
+    assert [sequence.draft_seconds for sequence in sequences] == [result.cycle_seconds / 4] * 4
 
 
 @pytest.mark.parametrize("buckets", [(2, 2), (2, 1), (1, 1)])
