@@ -10,9 +10,9 @@ longest proposal, so expectations are taken over proposals, not at their means. 
 with many the sum of their proposals counts as normal.
 
 The search starts from what sequences choose by themselves at a price for a row of the pass, over a grid of prices and
-of drafters whose steps may be paid, and goes up the hill from there: it moves one sequence, all of a cell, all users of
-a drafter, or everybody, to whichever option gains most, until nothing does. Random restarts found nothing better by
-more than 0.1 % in the mean, or 1 % at the most, for up to 12 sequences of two scenarios.
+of drafters whose steps may be paid, and goes up the hill from there, one move at a time, the one that gains most: of
+one sequence to any option; and of all of a drafter's together to a shorter length or a longer, since steps are paid for
+the longest. With many sequences it moves one, all of a cell, all users of a drafter, or everybody to one option.
 """
 
 from collections.abc import Sequence
@@ -21,14 +21,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from policies.types import MAX_BLOCK_LENGTH
-from tuner.replay.reblock import LENGTHS, BlockTables, Bools, Floats, Ints
+from tuner.replay.reblock import LENGTHS, BlockTables, Bools, Complexes, Floats, Ints
 from tuner.replay.trace import Costs
 
 EXACT_LOAD = 8
 """The most sequences for which the distribution of all proposals together is worked out."""
-
-EXACT_PASSES = 4
-"""The most times that each sequence is moved with it."""
 
 STARTS = 2
 """Places to start from for each set of drafters whose drafting takes steps."""
@@ -36,11 +33,13 @@ STARTS = 2
 NEAR = 0.96
 """Of the rate of the best place, by normal sums, that the others must reach."""
 
+_EXACT_SIZE = EXACT_LOAD * MAX_BLOCK_LENGTH + 1
+"""So many values can the sum of all their proposals take."""
 _DEVIATIONS = 64
 """Standard deviations of the sum of proposals for which the pass is smoothed: 0..63 rows."""
 _ROW_PRICES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.5, 4.0)
 """In mean seconds of a row of the target's pass."""
-_CAPS = (1, 2, 3, 5, 8, MAX_BLOCK_LENGTH)
+_CAPS = eval(os.environ.get("CAPS", "(1, 2, 3, 5, 8, MAX_BLOCK_LENGTH)"))
 """How far a drafter whose steps are paid may go."""
 _GAIN = 1.5
 """What tokens per second are over plain ones, roughly, where a sequence chooses by itself."""
@@ -57,8 +56,8 @@ Choice = tuple[int, int]
 class _Grid:
     """G prices."""
 
-    group: Ints
-    """(G,): the set of steppers, from 0 in rising order."""
+    group: list[int]
+    """G: the set of steppers, from 0 in rising order."""
     row_seconds: Floats
     """(G,): price of a row of the target's pass."""
     barred: Bools
@@ -76,12 +75,14 @@ class Composer:
         self._emitted = tables.emitted.reshape(cells, -1)
         self._mean = (chances @ rows).reshape(cells, -1)
         self._variance = (chances @ rows**2).reshape(cells, -1) - self._mean**2
-        self._chances = chances.reshape(cells, count * LENGTHS, LENGTHS)
+        self._spectra: Complexes = np.fft.rfft(chances.reshape(cells, -1, LENGTHS), _EXACT_SIZE, axis=2)
+        self._weight: dict[int, Complexes] = {}
         # log P(a full-length proposal has at most j drafts), j = 0..15; a shorter request only cuts it.
         below = chances[:, :, MAX_BLOCK_LENGTH, :].cumsum(axis=-1)[..., :MAX_BLOCK_LENGTH]
-        self._log_below = np.log(np.clip(below, 1e-30, 1.0))
+        self._log_full = np.log(np.clip(below, 1e-30, 1.0))
         exact = chances.cumsum(axis=-1)[..., :MAX_BLOCK_LENGTH]
         self._below = np.clip(exact, 1e-30, 1.0).reshape(cells, count * LENGTHS, MAX_BLOCK_LENGTH)
+        self._log_below = np.log(self._below)
         priced = [costs.drafters[drafter] for drafter in drafters]
         self._call = np.array([cost.call_seconds for cost in priced])
         self._sequence = np.array([cost.sequence_seconds for cost in priced])
@@ -99,11 +100,11 @@ class Composer:
         at, load = np.array(cells), len(cells)
         fixed = self._target.sequence_seconds * load + self._target.kv_token_seconds * kv_tokens
         starts = self._starts(cells, fixed)
-        if load <= EXACT_LOAD and len(starts) > 1:
-            starts.sort(key=lambda options: self._exact_rate(at, options, fixed), reverse=True)
-        best = self._climb(at, starts[0], fixed)
-        if load <= EXACT_LOAD:
-            best = self._polish(at, best, fixed)
+        if load > EXACT_LOAD:
+            best = self._climb(at, starts[0], fixed)
+        else:
+            best = starts[int(self._exact_rates(at, np.array(starts), fixed).argmax())]
+            best = self._climb_exactly(at, best, fixed)
         return tuple(divmod(option, LENGTHS) for option in best.tolist())
 
     def _price_grid(self, slots: int) -> _Grid:
@@ -123,7 +124,7 @@ class Composer:
                     prices.append(slope * factor)
                     caps.append(lengths)
         barred = np.arange(LENGTHS) > np.array(caps)[:, :, None]
-        return _Grid(np.array(groups), np.array(prices), barred.reshape(len(groups), -1))
+        return _Grid(groups, np.array(prices), barred.reshape(len(groups), -1))
 
     def _prices(self, cell: int, bucket: int) -> tuple[Ints, Floats]:
         """Under each price of the grid, what a sequence of `cell` chooses, (G,), and what it adds to sums:
@@ -140,7 +141,7 @@ class Composer:
             worth[grid.barred] = -np.inf
             option = worth.argmax(axis=1)
             uses = (option[:, None] // LENGTHS == np.arange(count)) & (option[:, None] % LENGTHS > 0)
-            logs = np.log(self._below[cell, option])[:, None, :] * uses[:, self._steppers, None]
+            logs = self._log_below[cell, option][:, None, :] * uses[:, self._steppers, None]
             columns = (
                 emitted[option, None],
                 mean[option, None],
@@ -158,44 +159,50 @@ class Composer:
         rate = _GAIN * load / (self._pass[load] + fixed)
         bucket = round(np.log(rate) / np.log(_BUCKET))
         chosen = [self._prices(cell, bucket) for cell in cells]
-        total = np.add.reduce([columns for _, columns in chosen])
+        total = chosen[0][1].copy()
+        for _, columns in chosen[1:]:
+            total += columns
         uses, rows = total[:, 3 : 3 + count], total[:, 3 + count : 3 + 2 * count]
         below = np.exp(total[:, 3 + 2 * count :]).reshape(len(total), len(self._steppers), MAX_BLOCK_LENGTH)
         draft = (uses > 0.5) @ self._call + uses @ self._sequence + rows @ self._row
         draft += (1.0 - below).sum(axis=2) @ self._step[self._steppers]
         rates = total[:, 0] / (self._expected_pass(load, total[:, 1], total[:, 2]) + fixed + draft)
-        taken = np.zeros(self._grid.group[-1] + 1, dtype=np.int64)
+        group, worth = self._grid.group, rates.tolist()
+        taken = [0] * (group[-1] + 1)
         starts: list[Ints] = []
         seen: set[float] = set()
-        for place in np.argsort(-rates):
-            group = self._grid.group[place]
-            if rates[place] < NEAR * rates.max():
+        for place in np.argsort(-rates).tolist():
+            rate = worth[place]
+            if seen and rate < NEAR * max(seen):
                 break
-            if taken[group] < STARTS and float(rates[place]) not in seen:
-                taken[group] += 1
-                seen.add(float(rates[place]))
+            if taken[group[place]] < STARTS and rate not in seen:
+                taken[group[place]] += 1
+                seen.add(rate)
                 starts.append(np.array([option[place] for option, _ in chosen]))
         return starts
 
-    def _exact_rate(self, at: Ints, options: Ints, fixed: float) -> float:
-        """Tokens per second, with the exact distribution of all proposals together."""
-        load, length = len(at), options % LENGTHS
-        drafts = np.ones(1)
-        for cell, option, most in zip(at, options, length, strict=True):
-            if most:
-                drafts = np.convolve(drafts, self._chances[cell, option, : most + 1])
-        uses = np.zeros((load, self._drafters))
-        uses[np.arange(load), options // LENGTHS] = length > 0
-        below = np.exp(uses.T @ np.log(self._below[at, options]))
-        using = uses.sum(axis=0)
-        draft = (
-            self._call * (using > 0.5)
-            + self._sequence * using
-            + self._row * (uses.T @ self._mean[at, options])
-            + self._step * (1.0 - below).sum(axis=1)
-        )
-        seconds = drafts @ self._pass[load : load + len(drafts)] + fixed + draft.sum()
-        return float(self._emitted[at, options].sum() / seconds)
+    def _exact_rates(self, at: Ints, starts: Ints, fixed: float) -> Floats:
+        """(S,): tokens per second of each of `starts`, (S, load), with the exact distribution of all proposals."""
+        load = len(at)
+        uses = (starts[:, :, None] // LENGTHS == np.arange(self._drafters)) & (starts[:, :, None] % LENGTHS > 0)
+        logs = self._log_below[at, starts][:, :, None, :] * uses[:, :, self._steppers, None]
+        using = uses.sum(axis=1)
+        rows = (uses * self._mean[at, starts][:, :, None]).sum(axis=1)
+        draft = (using > 0) @ self._call + using @ self._sequence + rows @ self._row
+        draft += (1.0 - np.exp(logs.sum(axis=1))).sum(axis=2) @ self._step[self._steppers]
+        passes = (self._spectra[at, starts].prod(axis=1) @ self._pass_weight(load)).real
+        found: Floats = self._emitted[at, starts].sum(axis=1) / (passes + fixed + draft)
+        return found
+
+    def _pass_weight(self, load: int) -> Complexes:
+        """(F,): times the spectrum of a distribution of drafts, the real part of whose sum is the mean of the pass."""
+        found = self._weight.get(load)
+        if found is None:
+            found = np.fft.rfft(self._pass[load : load + _EXACT_SIZE], _EXACT_SIZE).conj() / _EXACT_SIZE
+            # The size is odd, so that each frequency but 0 stands for two.
+            found[1:] *= 2.0
+            self._weight[load] = found
+        return found
 
     def _expected_pass(self, load: int, mean: Floats, variance: Floats) -> Floats:
         """The target's pass for a normal number of drafts, between the whole means and deviations."""
@@ -231,14 +238,17 @@ class Composer:
         """Moves of one sequence or many, with normal sums."""
         load, count = len(at), self._drafters
         emitted, mean, variance = self._emitted[at], self._mean[at], self._variance[at]
-        log_below = self._log_below[at]
+        log_below = self._log_full[at]
         everyone = np.arange(load)
         same = np.array([at == cell for cell in set(at.tolist()) if (at == cell).sum() > 1]).reshape(-1, load)
         positions = np.arange(MAX_BLOCK_LENGTH)
         for _ in range(4 * load + 4):
             used, length = np.divmod(options, LENGTHS)
             using = (used[:, None] == np.arange(count)) & (length > 0)[:, None]
-            members = np.concatenate((np.eye(load), same, using.T[using.any(axis=0)], np.ones((1, load))))
+            # Sequences of one cell with one option are worth the same to move.
+            _, first = np.unique(at * emitted.shape[1] + options, return_index=True)
+            singles = everyone == np.sort(first)[:, None]
+            members = np.concatenate((singles, same, using.T[using.any(axis=0)], np.ones((1, load))))
             sizes = members.sum(axis=1)
             now_emitted, now_mean = emitted[everyone, options], mean[everyone, options]
             rows_by = using * now_mean[:, None]
@@ -285,61 +295,63 @@ class Composer:
             options = np.where(members[move] > 0.0, option, options)
         return options
 
-    def _polish(self, at: Ints, options: Ints, fixed: float) -> Ints:
-        """Moves of one sequence, with the exact distribution of the others' proposals."""
-        load, count = len(at), self._drafters
+    def _climb_exactly(self, at: Ints, options: Ints, fixed: float) -> Ints:
+        """Moves of one sequence, with the exact distribution of all proposals together."""
+        load, count, steppers = len(at), self._drafters, self._steppers
         options = options.copy()
-        emitted, mean = self._emitted[at], self._mean[at]
-        chances, below = self._chances[at], self._below[at]
         everyone = np.arange(load)
-        # Sums over all sequences of their present choice; an option of length 0 is no use of its drafter.
-        uses = np.zeros((load, count))
-        uses[everyone, options // LENGTHS] = options % LENGTHS > 0
-        rows = uses * mean[everyone, options][:, None]
-        logs = np.log(below[everyone, options])[:, None, :] * uses[:, :, None]
-        using, rows_by, log_by = uses.sum(axis=0), rows.sum(axis=0), logs.sum(axis=0)
-        tokens = float(emitted[everyone, options].sum())
-        for _ in range(EXACT_PASSES):
-            moved = False
-            after = [np.ones(1)]
-            for index in range(load - 1, 0, -1):
-                after.append(np.convolve(after[-1], chances[index, options[index]]))
-            before = np.ones(1)
-            for index in range(load):
-                option = options[index]
-                drafts = np.convolve(before, after.pop())
-                others = tokens - emitted[index, option]
-                rest_using = using - uses[index]
-                rest_rows = rows_by - rows[index]
-                rest_below = np.exp(np.minimum(log_by - logs[index], 0.0))
-                rest = (
-                    self._call * (rest_using > 0.5)
-                    + self._sequence * rest_using
-                    + self._step * (1.0 - rest_below).sum(axis=1)
-                    + self._row * rest_rows
-                )
-                total = rest.sum()
-                longest = MAX_BLOCK_LENGTH - (rest_below[:, None, :] * below[index].reshape(count, LENGTHS, -1)).sum(
-                    axis=2
-                )
-                draft = (total - rest + self._call + self._sequence * (rest_using + 1.0) + self._row * rest_rows)[
-                    :, None
-                ] + (self._step[:, None] * longest + self._row[:, None] * mean[index].reshape(count, LENGTHS))
-                draft[:, 0] = total
-                passes = np.correlate(self._pass[load : load + len(drafts) + MAX_BLOCK_LENGTH], drafts, mode="valid")
-                rates = (others + emitted[index]) / (chances[index] @ passes + fixed + draft.ravel())
-                best = int(rates.argmax())
-                rate = float(rates[best])
-                if rate > rates[option] * (1.0 + _TINY):
-                    moved = True
-                    options[index] = best
-                    tokens = others + emitted[index, best]
-                    uses[index] = 0.0
-                    uses[index, best // LENGTHS] = best % LENGTHS > 0
-                    rows[index] = uses[index] * mean[index, best]
-                    logs[index] = np.log(below[index, best]) * uses[index][:, None]
-                    using, rows_by, log_by = rest_using + uses[index], rest_rows + rows[index], logs.sum(axis=0)
-                before = np.convolve(before, chances[index, options[index]])
-            if not moved:
+        emitted, mean = self._emitted[at], self._mean[at]
+        spectra = self._spectra[at]
+        below = self._below[at].reshape(load, count, LENGTHS, MAX_BLOCK_LENGTH)[:, steppers]
+        log_below = self._log_below[at]
+        weight = self._pass_weight(load)
+        own_rows = self._row[:, None] * mean.reshape(load, count, LENGTHS)
+        step = self._step[steppers]
+        for _ in range(4 * load + 4):
+            uses = (options[:, None] // LENGTHS == np.arange(count)) & (options[:, None] % LENGTHS > 0)
+            rows = uses * mean[everyone, options][:, None]
+            logs = log_below[everyone, options][:, None, :] * uses[:, steppers, None]
+            # Of each sequence's others: the spectrum of their drafts, and what their drafting takes by drafter.
+            present = spectra[everyone, options]
+            others = np.tile(weight, (load, 1))
+            others[1:] *= present[:-1].cumprod(axis=0)
+            others[:-1] *= present[:0:-1].cumprod(axis=0)[::-1]
+            using = uses.sum(axis=0) - uses
+            called = self._sequence * using + self._row * (rows.sum(axis=0) - rows)
+            rest_below = np.exp(np.minimum(logs.sum(axis=0) - logs, 0.0))
+            rest = self._call * (using > 0) + called
+            rest[:, steppers] += step * (1.0 - rest_below).sum(axis=2)
+            total = rest.sum(axis=1)[:, None]
+            draft = (total - rest + self._call + self._sequence + called)[:, :, None] + own_rows
+            draft[:, steppers] += step[:, None] * (MAX_BLOCK_LENGTH - (below @ rest_below[..., None])[..., 0])
+            draft[:, :, 0] = total
+            passes = (spectra @ others[:, :, None])[:, :, 0].real
+            tokens = emitted[everyone, options]
+            rates = ((tokens.sum() - tokens)[:, None] + emitted) / (passes + fixed + draft.reshape(load, -1))
+            index, option = divmod(int(rates.argmax()), count * LENGTHS)
+            present_rate = float(rates[0, options[0]])
+            if rates[index, option] > present_rate * (1.0 + _TINY):
+                options[index] = option
+                continue
+            together = self._moved_together(options)
+            if not len(together):
                 break
+            tried = self._exact_rates(at, together, fixed)
+            if tried.max() <= present_rate * (1.0 + _TINY):
+                break
+            options = together[int(tried.argmax())]
         return options
+
+    def _moved_together(self, options: Ints) -> Ints:
+        """(S, load): all users of a drafter that takes steps go no further than a length, or its longest by one more:
+        what one of them alone would not gain by, since it is the longest that is paid."""
+        used, length = np.divmod(options, LENGTHS)
+        found = []
+        for stepper in self._steppers.tolist():
+            mine = np.where(used == stepper, length, 0)
+            longest = int(mine.max())
+            for cap in range(longest):
+                found.append(options - np.maximum(mine - cap, 0))
+            if 0 < longest < MAX_BLOCK_LENGTH:
+                found.append(options + (mine == longest))
+        return np.array(found, dtype=np.int64)

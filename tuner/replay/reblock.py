@@ -18,6 +18,7 @@ LENGTHS = MAX_BLOCK_LENGTH + 1
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+Complexes = NDArray[np.complex128]
 
 
 @dataclass(frozen=True, slots=True)
