@@ -39,7 +39,7 @@ _DEVIATIONS = 64
 """Standard deviations of the sum of proposals for which the pass is smoothed: 0..63 rows."""
 _ROW_PRICES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.5, 4.0)
 """In mean seconds of a row of the target's pass."""
-_CAPS = eval(os.environ.get("CAPS", "(1, 2, 3, 5, 8, MAX_BLOCK_LENGTH)"))
+_CAPS = (1, 2, 3, 5, 8, MAX_BLOCK_LENGTH)
 """How far a drafter whose steps are paid may go."""
 _GAIN = 1.5
 """What tokens per second are over plain ones, roughly, where a sequence chooses by itself."""
