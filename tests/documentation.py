@@ -27,8 +27,19 @@ from tuner.api.app import create_admin_app
 from tuner.api.explain import REASON_SENTENCES
 from tuner.bench.drafters import BEST_BARS, LEARNED_BARS
 from tuner.bench.floor import BLOCK_BAR, FLOOR_BARS
+from tuner.bench.matrix import NEAR_BEST
 from tuner.bench.options import SCENARIOS
 from tuner.bench.other_engines import ASSISTED_BAR, PLAIN_BAR, VLLM_BAR, VLLM_LOADS
+from tuner.bench.tuner_speed import (
+    FOLD_BAR,
+    LOADS,
+    MEDIAN_BAR,
+    MEMORY_BAR,
+    P99_BAR,
+    POLICY_BAR,
+    ROUTE_NAMES,
+    SEQUENCES,
+)
 from tuner.cli import app as command_line
 from tuner.metrics import METRICS
 from tuner.settings import Settings, setting_rows
@@ -53,6 +64,18 @@ DECLARED_BARS: Mapping[str, Sequence[tuple[str, float, bool]]] = {
     "drafters": (
         *((f"{route}: best learned drafter, times plain", bar, True) for route, bar in LEARNED_BARS.items()),
         *((f"{route}: best drafter, times plain", bar, True) for route, bar in BEST_BARS.items()),
+    ),
+    "matrix": (
+        ("each route at each concurrency: tuned over the best fixed arm", NEAR_BEST, True),
+        ("mixed: tuned over the best fixed arm", 1.0, True),
+    ),
+    "tuner": (
+        ("a decision, median microseconds", MEDIAN_BAR, False),
+        ("a decision, p99 microseconds", P99_BAR, False),
+        (f"cycles of {SEQUENCES} sequences folded in a second", FOLD_BAR, True),
+        (f"plan of {LOADS[-1]} sequences, median microseconds", POLICY_BAR, False),
+        (f"allocation of {LOADS[-1]} sequences, median microseconds", POLICY_BAR, False),
+        (f"MiB held after {ROUTE_NAMES} names of routes", MEMORY_BAR, False),
     ),
 }
 """(what, bar, whether at least so much) of each scenario with bars, for as long as no result of it is committed;
@@ -299,7 +322,7 @@ def bars_table() -> str:
             missing = [bar for bar in declared if _without_names(bar[0]) not in told]
             rows += [(f"`{name}`", what, _bar_words(bar, at_least), "", NOT_YET) for what, bar, at_least in missing]
     for name, what in WITHOUT_FAULTS.items():
-        faults = _result("bench" if name == "matrix" else name).get("faults")
+        faults = _result(name).get("faults")
         verdict = NOT_YET if faults is None else "fails" if faults else "holds"
         rows.append((f"`{name}`", what, "none", "" if faults is None else str(len(faults)), verdict))
     header = ("Scenario", "What", "Bar", "Measured, 95 % interval", "Holds?")
@@ -327,7 +350,7 @@ def check_table() -> str:
 
 def _result(name: str) -> dict[str, Any]:
     """The committed result of a scenario; empty where none is."""
-    path = RESULTS / f"{name}.json"
+    path = BENCH_RESULT if name == "matrix" else RESULTS / f"{name}.json"
     report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return report
 

@@ -5,6 +5,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,14 @@ from policies.types import PLAIN_ARM
 from tests.engine.tiny_model import make_tiny_model
 from tests.system.live_service import tiny_settings
 from tuner.bench.arms import parse_arms
-from tuner.bench.matrix import Ratio, ratio_row
-from tuner.bench.options import READS, SCENARIOS, BenchOptions
+from tuner.bench.matrix import Ratio, in_turn, ratio_row
+from tuner.bench.options import MIXED, READS, SCENARIOS, BenchOptions
 from tuner.bench.report import Bar, Report
 from tuner.bench.runner import RUNNERS, run_bench
 from tuner.cli import app
 from tuner.load import LoadError
 from tuner.settings import SettingsError
+from tuner.workload import load_workload
 
 CELL_KEYS = {
     "route",
@@ -108,6 +110,35 @@ def test_ratios_are_to_plain_and_of_tuned_to_every_arm(report: dict[str, Any]) -
         ("tuned", "ngram:4"),
     ] * 2
     assert all(0 < ratio["low"] <= ratio["estimate"] <= ratio["high"] for ratio in report["ratios"])
+
+
+def test_tuned_is_held_to_the_fixed_arm_that_comes_closest(report: dict[str, Any]) -> None:
+    lowest = [
+        min(
+            ratio["estimate"]
+            for ratio in report["ratios"]
+            if ratio["arm"] == "tuned" and (ratio["route"], ratio["concurrency"]) == cell
+        )
+        for cell in (("chat", 1), ("chat", 2))
+    ]
+    assert [bar["name"].partition(" (")[0] for bar in report["bars"]] == [
+        f"chat at {load}: tuned over the best fixed arm" for load in (1, 2)
+    ]
+    assert [bar["measured"]["estimate"] for bar in report["bars"]] == pytest.approx(lowest)
+    assert {bar["bar"] for bar in report["bars"]} == {0.97}
+
+
+def test_a_mixed_workload_takes_its_prompts_from_the_named_routes_in_turn(model: Path, tmp_path: Path) -> None:
+    settings = tiny_settings(model, tmp_path / "paceline.db")
+    wanted = replace(options("chat", (2,), ("plain", "tuned"), tmp_path), routes=("story", "chat", MIXED))
+    run_bench(settings, wanted, Console(file=StringIO(), width=160))
+    found = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
+    assert {cell["route"] for cell in found["cells"]} == {"story", "chat", MIXED}
+    assert found["bars"][-1]["name"].startswith("mixed: tuned over the best fixed arm (plain)")
+    assert found["bars"][-1]["bar"] == 1.0
+    mixed = in_turn([load_workload(["story"]), load_workload(["chat"])])
+    assert [prompt.route for prompt in mixed[:4]] == ["story", "chat", "story", "chat"]
+    assert len(mixed) == len(load_workload(["story", "chat"]))
 
 
 def test_the_floor_is_the_share_of_what_the_linear_layers_allow(report: dict[str, Any]) -> None:

@@ -1,8 +1,8 @@
 """``paceline bench``: arms in turn within one process, on the same prompts with the same seeds.
 
-A cell is (route, concurrency, arm). In each round every arm serves the same prompts; the order of the arms is
-reversed from round to round, and figures are medians over rounds. Coupled verification gives every arm the same text,
-which is checked, so that an arm cannot win by writing less.
+A cell is (route, concurrency, arm); the route `MIXED` is all of them at once, their prompts in turn. In each round every
+arm serves the same prompts; the order of the arms is reversed from round to round, and figures are medians over rounds.
+Coupled verification gives every arm the same text, which is checked, so that an arm cannot win by writing less.
 """
 
 import itertools
@@ -17,14 +17,17 @@ from rich.table import Table
 from policies import Interval
 from policies.stats import EngineInfo
 from tuner.bench.arms import PLAIN_ARM_NAME, TUNED, parse_arms
-from tuner.bench.options import BenchOptions
-from tuner.bench.report import Report, interval_text
+from tuner.bench.options import MIXED, BenchOptions
+from tuner.bench.report import Bar, Report, interval_text
 from tuner.bench.rounds import Round, open_session, progress_bar, turns
 from tuner.cli.output import print_table
 from tuner.paired import paired_ratio, percentile
 from tuner.price import cost_per_million
 from tuner.settings import Settings
-from tuner.workload import load_workload
+from tuner.workload import ROUTES, Prompt, load_workload
+
+NEAR_BEST = 0.97
+"""Of the best fixed arm of a route and concurrency, which tuned is to reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,10 @@ async def run_matrix(settings: Settings, options: BenchOptions, console: Console
         LoadError: a request failed.
     """
     arms = parse_arms(options.arms, settings.engine.drafter_names, settings.engine.max_block_length)
-    prompts = {route: load_workload([route]) for route in options.routes}
+    named = [route for route in options.routes if route != MIXED]
+    prompts = {route: load_workload([route]) for route in named}
+    if MIXED in options.routes:
+        prompts[MIXED] = in_turn([prompts.get(route) or load_workload([route]) for route in named or ROUTES])
     concurrency = list(dict.fromkeys(options.concurrency))
     rounds: dict[tuple[str, int, str], list[Round]] = {}
     looped: dict[str, int] = {}
@@ -112,7 +118,42 @@ async def run_matrix(settings: Settings, options: BenchOptions, console: Console
     faults: tuple[str, ...] = ()
     if different and settings.engine.verifier == "coupled":
         faults = (f"{different} outputs differ between arms; coupled verification gives every arm the same text.",)
-    return info, Report(body, faults=faults)
+    return info, Report(body, bars=_bars(rounds, list(arms)), faults=faults)
+
+
+def in_turn(by_route: Sequence[Sequence[Prompt]]) -> tuple[Prompt, ...]:
+    """The first prompt of each route, the second of each, and so on."""
+    return tuple(prompt for turn in itertools.zip_longest(*by_route) for prompt in turn if prompt is not None)
+
+
+def _bars(rounds: Mapping[tuple[str, int, str], Sequence[Round]], names: Sequence[str]) -> list[Bar]:
+    """Tuned against the fixed arm that comes closest, or is furthest ahead: in each cell, and over all of `MIXED`."""
+    fixed = [name for name in names if name != TUNED]
+    if TUNED not in names or not fixed:
+        return []
+    cells = list(dict.fromkeys((route, load) for route, load, _ in rounds))
+    wanted = [(f"{route} at {load}", [(route, load)], NEAR_BEST) for route, load in cells if route != MIXED]
+    mixed = [cell for cell in cells if cell[0] == MIXED]
+    if mixed:
+        wanted.append((MIXED, mixed, 1.0))
+    bars = []
+    for what, pooled, bar in wanted:
+        against = {name: _over(rounds, pooled, name) for name in fixed}
+        closest = min(fixed, key=lambda name: against[name].estimate)
+        bars.append(Bar(f"{what}: tuned over the best fixed arm ({closest})", against[closest], bar))
+    return bars
+
+
+def _over(
+    rounds: Mapping[tuple[str, int, str], Sequence[Round]], cells: Sequence[tuple[str, int]], name: str
+) -> Interval:
+    """Tokens per second of tuned over those of an arm, paired by round, over some cells."""
+    pairs = [
+        (tuned.tokens_per_second, fixed.tokens_per_second)
+        for cell in cells
+        for tuned, fixed in zip(rounds[*cell, TUNED], rounds[*cell, name], strict=True)
+    ]
+    return paired_ratio(*zip(*pairs, strict=True))
 
 
 def ratio_row(ratio: Ratio) -> dict[str, object]:

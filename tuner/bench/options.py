@@ -17,6 +17,8 @@ SCENARIOS = {
     "tuner": "what the tuner itself takes: decisions, the policies of a cycle, folding telemetry, memory",
 }
 """Every scenario by its name, in words."""
+MIXED = "mixed"
+"""``matrix``: a route that is all the others that were named, or all there are, at once."""
 
 
 @dataclass(frozen=True, slots=True)

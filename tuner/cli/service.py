@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from tuner.bench.options import READS, SCENARIOS, BenchOptions
+from tuner.bench.options import MIXED, READS, SCENARIOS, BenchOptions
 from tuner.cli.failures import CommandError
 from tuner.cli.output import PLAIN_WIDTH, Format, Output, make_console, print_data, unpadded
 from tuner.cli.tables import print_settings
@@ -91,7 +91,9 @@ def bench(
     config: Config = None,
     model: Model = None,
     scenario: Annotated[str, typer.Option("--scenario", help=f"{', '.join(SCENARIOS)}.")] = "matrix",
-    routes: Annotated[str | None, typer.Option("--routes", help="R,..; all of them unless given.")] = None,
+    routes: Annotated[
+        str | None, typer.Option("--routes", help="R,..; all of them unless given. matrix: mixed is all at once.")
+    ] = None,
     concurrency: Annotated[str, typer.Option("--concurrency", help="Numbers of clients.")] = "1,2,4,8,16",
     arms: Annotated[str, typer.Option("--arms", help="plain, DRAFTER:K and tuned.")] = "plain,ngram:4,tuned",
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Each cell so often, the order reversed.")] = 3,
@@ -113,7 +115,7 @@ def bench(
     settings = load_settings(config, given({"model": {"path": model}})).settings
     chosen = list(settings.routes) if routes is None else listed(routes)
     for route in chosen:
-        if route not in settings.routes:
+        if route not in settings.routes and not (route == MIXED and scenario == "matrix"):
             known = ", ".join(settings.routes)
             raise typer.BadParameter(f"{route!r} is not configured; use some of {known}.", param_hint="--routes")
     options = BenchOptions(
