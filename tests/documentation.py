@@ -350,7 +350,7 @@ def check_table() -> str:
 
 def _result(name: str) -> dict[str, Any]:
     """The committed result of a scenario; empty where none is."""
-    path = BENCH_RESULT if name == "matrix" else RESULTS / f"{name}.json"
+    path = RESULTS / ("bench.json" if name == "matrix" else f"{name}.json")
     report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return report
 
@@ -380,7 +380,7 @@ def knobs_table() -> str:
     """Every knob of the slow loop."""
     read_by = {
         "ngram": "`ngram`",
-        "suffix": "`suffix`, and pairs with it",
+        "suffix": "`suffix`",
         "learned": "learned drafters",
         "": "every cycle or prompt",
     }

@@ -1,8 +1,8 @@
 """``paceline bench``: arms in turn within one process, on the same prompts with the same seeds.
 
-A cell is (route, concurrency, arm); the route `MIXED` is all of them at once, their prompts in turn. In each round every
-arm serves the same prompts; the order of the arms is reversed from round to round, and figures are medians over rounds.
-Coupled verification gives every arm the same text, which is checked, so that an arm cannot win by writing less.
+A cell is (route, concurrency, arm); the route `MIXED` is all of them at once, their prompts in turn. In each round
+every arm serves the same prompts; the order of the arms is reversed from round to round, and figures are medians over
+rounds. Coupled verification gives every arm the same text, which is checked, so that an arm cannot win by writing less.
 """
 
 import itertools
