@@ -65,10 +65,12 @@ class Cell:
 
     __slots__ = (
         "_values",
+        "due",
         "epoch",
         "finished",
         "floor",
         "moments",
+        "news",
         "open",
         "recent",
         "records",
@@ -99,6 +101,10 @@ class Cell:
         self.revision = 0
         """Rises with every change."""
         self.touched = 0
+        self.news = 0
+        """Blocks, logged and re-blocked ones, since a curve was made of it."""
+        self.due = 1
+        """So many are worth making it again."""
         self._values: tuple[int, Floats] | None = None
 
     def open_record(self, replica: str, epoch_blocks: int) -> Record:

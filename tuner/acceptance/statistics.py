@@ -31,8 +31,12 @@ _ALERT_FACTOR = 20.0
 """What `delta` is multiplied by once something has changed: what changes one context seldom leaves the others alone."""
 _ALERT_FINISHES = 400
 """Finished requests, each counted once for every drafter that proposed in it, for which that holds."""
-_GROWTH = math.log(1.02)
-"""A curve is made again when what it borrows from has grown by this much, though its own cell is unchanged."""
+_NEWS = 0.08
+"""Curves of a drafter are made again when the blocks of one of its cells have grown by this share."""
+_ALSO = 0.25
+"""So is then every curve whose own cell has grown by this part of that."""
+_GROWTH = math.log(1.05)
+"""So is every curve when what it borrows from has grown by this much, though its own cell is unchanged."""
 
 _Key = tuple[str, str, str]
 
@@ -42,8 +46,8 @@ class _Made:
     """What was made of one drafter."""
 
     pooled: Curve
-    revisions: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
-    """Entries of the cell, and growth of all of the drafter's, that the curve of a context was made at."""
+    growth: int
+    """Of all counts of the drafter, when the curves were made."""
     curves: dict[tuple[str, str], Curve] = field(default_factory=dict)
 
 
@@ -135,8 +139,8 @@ class Acceptance:
     def curves(self, drafter: str, contexts: Iterable[tuple[str, str]]) -> tuple[Curve, dict[tuple[str, str], Curve]]:
         """The pooled curve of `drafter`, and one for each of `contexts`, counted or not.
 
-        Only what changed is made again: curves of cells with new counts, and the others once all the counts of the
-        drafter have grown by 2 %.
+        They are those of a moment ago until something of the drafter has grown by enough to matter, so that time is
+        spent as there is something to learn and not as the clock goes: see `_NEWS`.
         """
         wanted = list(dict.fromkeys(contexts))
         made = self._made.get(drafter)
@@ -242,7 +246,9 @@ class Acceptance:
         self._entries += 1
         cell.revision += 1
         cell.touched = self._entries
-        self._changed.add(key[0])
+        cell.news += 1
+        if cell.news >= cell.due:
+            self._changed.add(key[0])
         cell.remember(bucket, offer, run)
         return place
 
@@ -253,7 +259,10 @@ class Acceptance:
             return
         self._finishes += 1
         cell.add_request(self._replica, self._epoch_blocks, one, self._finishes)
-        self._touch(key, cell)
+        cell.touched = self._entries
+        cell.news += int(one.first_drafts[0])
+        if cell.news >= cell.due:
+            self._changed.add(key[0])
         self._look_for_change(key, cell, one)
 
     def _look_for_change(self, key: _Key, cell: Cell, one: Finished) -> None:
@@ -264,6 +273,7 @@ class Acceptance:
             change = cell.test.find(delta)
             if change is not None:
                 cell.restart(self._replica, self._epoch_blocks, change.mark)
+                self._touch(key, cell)
                 self._raise_alarm(Alarm(*key, change.before, change.after))
         drafter = key[0]
         if mean is None:
@@ -285,6 +295,7 @@ class Acceptance:
         for key, cell in self._cells.items():
             if key[0] == drafter:
                 cell.restart(self._replica, self._epoch_blocks, mark)
+                self._touch(key, cell)
                 cell.test = CellTest()
                 correlation = cell.correlation(self._replica)
                 for landmark in cell.finished:
@@ -293,7 +304,9 @@ class Acceptance:
         self._changed.add(drafter)
 
     def _touch(self, key: _Key, cell: Cell) -> None:
+        """It is not what it was: whatever rests on it is made again."""
         cell.touched = self._entries
+        cell.news = cell.due
         self._changed.add(key[0])
 
     def _fold_away(self) -> None:
@@ -306,7 +319,7 @@ class Acceptance:
             self._add_to_margin((drafter, ANY, language), cell)
             made = self._made.get(drafter)
             if made is not None:
-                made.revisions.pop((route, language), None)
+                made.curves.pop((route, language), None)
             while len(self._margins) > self._limit:
                 folded = min(
                     (key for key in self._margins if key[1:] != (ANY, ANY)),
@@ -336,16 +349,20 @@ class Acceptance:
         fall = HEAD_FALL if drafter in self._feature_heads else 1.0
         found: Estimates = estimate(counts, contexts, self._strength, fall)
         growth = int(math.log1p(sum(cell.seen for _, cell in cells)) / _GROWTH)
-        revisions = {context: (own[context].revision if context in own else 0, growth) for context in contexts}
-        kept = {} if before is None else before.curves
-        due = [
-            row
-            for row, context in enumerate(contexts)
-            if context not in kept or (before is not None and before.revisions.get(context) != revisions[context])
-        ]
+        known = {} if before is None or before.growth != growth else before.curves
+        kept = {
+            context: known[context]
+            for context in contexts
+            if context in known and (context not in own or own[context].news < _ALSO * own[context].due)
+        }
+        due = [row for row, context in enumerate(contexts) if context not in kept]
         pooled, *new = found.curves([len(contexts), *due])
-        made = _Made(pooled, revisions, {context: kept[context] for context in contexts if context in kept})
+        made = _Made(pooled, growth, kept)
         made.curves.update((contexts[row], curve) for row, curve in zip(due, new, strict=True))
+        for row in due:
+            cell = own.get(contexts[row])
+            if cell is not None:
+                cell.news, cell.due = 0, max(1, int(_NEWS * (self._strength + found.blocks[row])))
         self._made[drafter] = made
         self._changed.discard(drafter)
         return made
