@@ -43,8 +43,8 @@ class DrafterKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DrafterSpec:
-    """What an operator writes: ``ngram``, ``suffix``, ``NAME``, ``FOLDER``, or ``suffix+NAME``, each with ``@DEVICE``
-    where it is not the CPU."""
+    """What an operator writes: ``ngram``, ``suffix``, ``NAME`` or ``FOLDER``, each with ``@DEVICE`` where it is not the
+    CPU."""
 
     source: str
     device: str = "cpu"

@@ -12,7 +12,6 @@ from engine.drafter_files import (
     BUILT_IN,
     NGRAM,
     RESERVED,
-    SUFFIX,
     DrafterError,
     DrafterFile,
     DrafterKind,
@@ -64,8 +63,6 @@ class DrafterPlan:
     folder: Path | None = None
     """A model of Hugging Face's, with `config`."""
     config: ModelConfig | None = None
-    parts: tuple["DrafterPlan", ...] = ()
-    """Of a pair, the suffix drafter and the learned one."""
 
 
 def plan_drafter(text: str, target: DraftedTarget) -> DrafterPlan:
@@ -77,12 +74,6 @@ def plan_drafter(text: str, target: DraftedTarget) -> DrafterPlan:
     spec = parse_spec(text)
     if spec.name in RESERVED:
         raise DrafterError(f"a drafter cannot be called {spec.name!r}; give its folder another name")
-    first, plus, second = spec.source.partition("+")
-    if plus and first == SUFFIX:
-        parts = (plan_drafter(first, target), plan_drafter(second, target))
-        if second in BUILT_IN or parts[1].name != second:
-            raise DrafterError(f"the drafter {text!r} pairs suffix with {second!r}; give the name of a learned drafter")
-        return DrafterPlan(spec.source, planned_bytes(parts), parts=parts)
     if spec.source in BUILT_IN:
         context_tokens = target.blocks * BLOCK_TOKENS
         if spec.source == NGRAM:

@@ -7,21 +7,19 @@ from engine.decoder import Decoder
 from engine.draft_calibration import observe_seconds, time_drafters
 from engine.draft_model import load_model_as_drafter
 from engine.drafter import Drafter
-from engine.drafter_files import NGRAM, SUFFIX, DrafterError
+from engine.drafter_files import NGRAM, DrafterError
 from engine.drafter_plan import (
     SUFFIX_SHARED_TOKENS,
     DraftedTarget,
     DrafterPlan,
     check_memory,
     plan_drafter,
-    planned_bytes,
 )
 from engine.fingerprint import of_drafter
 from engine.learned_drafter import DRAFT_STOP
 from engine.learned_weights import load_learned
 from engine.machine_memory import free_bytes
 from engine.ngram import NgramDrafter
-from engine.paired_drafter import PairedDrafter
 from engine.suffix import SuffixDrafter
 from policies.stats import DraftTiming
 from policies.types import PLAIN
@@ -98,19 +96,12 @@ class DrafterSet:
     def time(
         self, names: Iterable[str], progress: Callable[[str], None] = lambda text: None
     ) -> tuple[DraftTiming, ...]:
-        """What a call of each takes, see `engine.draft_calibration`; nobody may be drafting with any of them.
-
-        A pair is left out while requests may be drafting with one of its parts.
-        """
+        """What a call of each takes, see `engine.draft_calibration`; nobody may be drafting with any of them."""
         if not self._slots:
             return ()
         wanted = set(names)
         return time_drafters(
-            {
-                name: drafter
-                for name, drafter in self.loaded.items()
-                if name in wanted and {part for part in name.split("+") if part in self.loaded} <= wanted | {SUFFIX}
-            },
+            {name: drafter for name, drafter in self.loaded.items() if name in wanted},
             slots=self._slots,
             context_limit=self._target.context_limit,
             blocks=self._target.blocks,
@@ -137,11 +128,6 @@ class DrafterSet:
 
     def _load(self, plan: DrafterPlan) -> Drafter:
         decoder, stop = self._decoder, self._stop
-        if plan.parts:
-            # A part that serves by itself as well is there once.
-            added = [part for part in plan.parts if part.name not in self.loaded]
-            suffix, learned = (self.loaded.get(part.name) or self._load(part) for part in plan.parts)
-            return PairedDrafter(plan.name, suffix, learned, memory_bytes=planned_bytes(added))
         if plan.learned is not None:
             return load_learned(plan.learned, decoder, memory_bytes=plan.memory_bytes, stop=stop)
         if plan.folder is not None and plan.config is not None:

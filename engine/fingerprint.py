@@ -54,11 +54,6 @@ def of_engine(kernels: CDLL, dtype: str) -> str:
 
 def of_drafter(plan: DrafterPlan, *, ngram_match: tuple[int, int], stop: float, shared_routes: Sequence[str]) -> str:
     """The fingerprint of a drafter: its weights, and the settings that it works by."""
-    if plan.parts:
-        parts = (
-            of_drafter(part, ngram_match=ngram_match, stop=stop, shared_routes=shared_routes) for part in plan.parts
-        )
-        return of_parts(*parts)
     if plan.learned is not None:
         weights = plan.learned.weights_sha256 or of_files([*plan.learned.folder.glob("*.safetensors")])
         return of_parts(weights, str(stop))

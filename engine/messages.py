@@ -201,9 +201,8 @@ class EngineOptions:
     ngram_min_match: int = 2
     ngram_max_match: int = 16
     drafters: tuple[str, ...] = ("ngram",)
-    """Drafters to load, in order: ngram, suffix, the name of a shipped or added drafter, a folder, or ``suffix+NAME``
-    (the suffix drafter where it is sure, a learned one elsewhere), each with ``@DEVICE`` where it is not the CPU.
-    Empty: ngram, suffix, and every shipped or added one that fits the model."""
+    """Drafters to load, in order: ngram, suffix, the name of a shipped or added drafter, or a folder, each with
+    ``@DEVICE`` where it is not the CPU. Empty: ngram, suffix, and every shipped or added one that fits the model."""
     suffix_shared_routes: tuple[str, ...] = ()
     """Routes on which the suffix drafter reads the outputs of earlier requests as well; timing then tells of them."""
     draft_stop: float = 0.07

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from engine.blocks import BLOCK_TOKENS, Blocks
 from engine.decoder import Decoder
 from engine.drafter import Proposal
-from engine.drafter_files import WEIGHTS, DrafterError, DrafterKind
+from engine.drafter_files import WEIGHTS, DrafterKind
 from engine.drafter_plan import DraftedTarget
 from engine.drafter_set import DrafterSet
 from engine.loop import EngineLoop
@@ -25,16 +25,15 @@ from engine.messages import (
     ToEngine,
     UnloadDrafter,
 )
-from engine.paired_drafter import BUCKETS, SURE
 from engine.request import RunningSequence
 from engine.target import DecoderTarget
 from engine.vocabulary import read_vocabulary
 from engine.weights import load_decoder
 from kernels.native_threads import NativeThreads
 from kernels.sampling import Verifier
-from policies.cycle_policy import INITIAL_CYCLE_POLICY, Knobs
+from policies.cycle_policy import INITIAL_CYCLE_POLICY, Copier, Knobs, Outlook, PassCost, Survival
 from policies.stats import BlockEnd, SequenceStats
-from policies.types import PLAIN
+from policies.types import MAX_BLOCK_LENGTH, PLAIN
 from tests.engine.decoder_runs import random_tokens
 from tests.engine.scripted import Delivered, decision, submit
 from tests.engine.tiny_drafter import make_tiny_drafter
@@ -277,43 +276,50 @@ def test_a_decision_that_names_an_unloaded_drafter_runs_plain(
     assert not engine.blocks_verified
 
 
-@pytest.mark.parametrize("learned", ["head", "near", "twin"])
+CERTAIN = (1.0,) * MAX_BLOCK_LENGTH
+LEARNED = ("head", "near", "twin")
+WEIGHED = replace(
+    INITIAL_CYCLE_POLICY,
+    version=1,
+    cost=PassCost((1, 100), (1.0, 1.1), 0.0, 0.0),
+    default_survivals={
+        name: Survival(((), *[(0.9, 0.8, 0.7, 0.6, 0.5, 0.4)] * 5)) for name in ("head", "near", "twin")
+    },
+    default_outlooks={name: Outlook((0.9, 0.8, 0.7, 0.6), CERTAIN[:4]) for name in LEARNED},
+)
+SURE = 3
+"""The copier's bucket from which on its proposals are taken."""
+
+
+@pytest.mark.parametrize("verifier", list(Verifier))
+@pytest.mark.parametrize("copier", ["ngram", "suffix"])
+@pytest.mark.parametrize("learned", LEARNED)
 @pytest.mark.parametrize("block_length", [1, 4, 16])
-def test_a_pair_of_drafters_gives_the_same_text_and_uses_both(
+def test_copied_proposals_in_place_of_learned_ones_change_no_text(
     learned: str,
+    copier: str,
     block_length: int,
+    verifier: Verifier,
     decoder: Decoder,
     tiny_model: Path,
     sources: dict[str, str],
     plain: dict[int, list[int]],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("engine.drafter_files.added_folder", lambda: Path(sources[learned]).parent)
-    engine = Engine(decoder, tiny_model, ["suffix", learned, f"suffix+{learned}"])
-    assert engine.drafters.names == ("none", "suffix", learned, f"suffix+{learned}")
-    assert engine.drafters.loaded[f"suffix+{learned}"].memory_bytes == 0, "both are there already"
-    assert engine.run(requests(f"suffix+{learned}", block_length)) == plain
-    buckets = {item.confidence for item in engine.blocks_verified}
-    assert buckets & set(range(SURE, BUCKETS + 1))
-    assert max(buckets) > BUCKETS
-
-
-def test_a_pair_brings_what_is_not_there_and_outlives_its_parts(
-    decoder: Decoder,
-    tiny_model: Path,
-    sources: dict[str, str],
-    plain: dict[int, list[int]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("engine.drafter_files.added_folder", lambda: Path(sources["near"]).parent)
-    alone = Engine(decoder, tiny_model, ["suffix+near"])
-    shared = Engine(decoder, tiny_model, ["suffix", "suffix+near"])
-    assert alone.drafters.memory_bytes == shared.drafters.memory_bytes
-    shared.drafters.unload("suffix")
-    assert shared.run(requests("suffix+near", 5)) == plain
-    for text in ("suffix+ngram", "suffix+" + sources["near"]):
-        with pytest.raises(DrafterError, match=r"pairs suffix with '.*'; give the name of a learned drafter"):
-            alone.drafters.load(text)
+    engine = Engine(decoder, tiny_model, [copier, sources[learned]])
+    outlooks = (Outlook((), ()),) * SURE + (Outlook(CERTAIN, CERTAIN),)
+    engine.loop.step([SetCyclePolicy(replace(WEIGHED, copiers={("chat", "en"): Copier(copier, 4, outlooks)}))])
+    weighed = decision(learned, block_length, forced=False)
+    texts = engine.run([replace(message, decision=weighed) for message in requests(PLAIN, 0, verifier)])
+    if verifier is Verifier.COUPLED:
+        assert texts == plain
+    greedy = [key for key in texts if SAMPLINGS[key % len(SAMPLINGS)].temperature == 0.0]
+    assert {key: texts[key] for key in greedy} == {key: plain[key] for key in greedy}, "whatever the verifier"
+    assert {item.drafter for item in engine.blocks_verified} == {copier, learned}
+    copied = [item for item in engine.blocks_verified if item.drafter == copier]
+    assert min(item.confidence for item in copied) >= SURE
+    left = [one for stats in engine.delivered.stats for one in stats.shadows if one.drafter == copier]
+    assert any(one.confidence < SURE for one in left)
+    assert any(stats.copying_seconds > 0.0 for stats in engine.delivered.stats)
 
 
 def test_a_drafter_that_fails_costs_drafts_and_no_text(

@@ -52,7 +52,7 @@ def test_an_added_drafter_is_measured_with_default_settings(model: Path, tmp_pat
     assert len(context["drafters"]["head"]["survival"]) > 0
 
 
-@pytest.mark.parametrize("name", ["ngram", "suffix", "added", "given", "suffix+added"])
+@pytest.mark.parametrize("name", ["ngram", "suffix", "added", "given"])
 def test_any_drafter_that_there_is_can_be_tested_alone(
     name: str, model: Path, tmp_path: Path, measured: list[tuple[tuple[str, ...], list[str]]]
 ) -> None:

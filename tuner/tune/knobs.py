@@ -112,7 +112,7 @@ def searched(settings: Settings, scope: str, drafters: Iterable[str], ground: Gr
     Bounds are widened to hold what production has, so that it can be a trial like any other.
     """
     names = set(drafters) - {PLAIN}
-    read = {""} | (names & {"ngram", "suffix"}) | ({"suffix"} if any("+" in name for name in names) else set())
+    read = {""} | (names & {"ngram", "suffix"})
     if names - {"ngram", "suffix"}:
         read.add("learned")
     space = [

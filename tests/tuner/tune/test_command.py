@@ -32,7 +32,7 @@ from tuner.tune.run import run_tune
 from tuner.tune.search import SearchOptions, Verdict
 from tuner.tune.study import Trial
 
-ALL_DRAFTERS = ("none", "ngram", "suffix", "head", "suffix+head")
+ALL_DRAFTERS = ("none", "ngram", "suffix", "head")
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,7 @@ def test_only_knobs_that_something_reads_are_searched() -> None:
 
     assert names("chat", ("none", "ngram")) == {"ngram_min_match", "ngram_max_match"}
     assert names("chat", ALL_DRAFTERS) == PER_ROUTE
-    assert names("chat", ("none", "suffix+head")) == {"suffix_min_score", "draft_stop", "draft_temperature"}
+    assert names("chat", ("none", "suffix", "head")) == {"suffix_min_score", "draft_stop", "draft_temperature"}
     assert names(EVERYWHERE, ("none",)) == {"margin", "prefill_chunk"}
     assert names(EVERYWHERE, ALL_DRAFTERS, Ground.REPLAY) == {"margin", "max_block_length"}
 
