@@ -141,13 +141,14 @@ class Baseline:
 
     @property
     def shadow_share(self) -> float | None:
-        """Share of the busy seconds that shadows took; None before the first cycle."""
+        """Share of the busy seconds that shadows took, copied proposals that were not taken included; None before the
+        first cycle."""
         return self._shadow_seconds / self._busy_seconds if self._busy_seconds else None
 
     def fold_cycle(self, stats: CycleStats) -> None:
         """Count a cycle. The first after a switch, and killed ones, belong to neither side."""
         self._busy_seconds += stats.cycle_seconds
-        self._shadow_seconds += stats.shadow_seconds
+        self._shadow_seconds += stats.shadow_seconds + stats.copying_seconds
         if stats.load == 0 or stats.killed or stats.first_after_switch or stats.cycle_seconds <= 0.0:
             return
         load, seconds, kv_tokens, plain = stats.load, stats.cycle_seconds, stats.kv_tokens, stats.window.plain

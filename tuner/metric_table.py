@@ -198,7 +198,7 @@ _TABLE = (
     ),
     _counter(
         "shadow_seconds", "seconds", (),
-        "Seconds of drafting that nobody verifies: drafters that do not serve, scored beside live requests.",
+        "Seconds of drafting that nobody verifies: drafters scored beside requests, and copies that were not taken.",
         "Under 1 % of the cycles' seconds but for a start and after a change; it is what knowing them costs.",
     ),
     _counter(

@@ -112,7 +112,7 @@ class Metrics:
             self._count("cycles_total", (window,), 1)
             self._observe("cycle_seconds", (window,), stats.cycle_seconds)
             self._count("verify_seconds_total", (), stats.verify_seconds)
-            self._count("shadow_seconds_total", (), stats.shadow_seconds)
+            self._count("shadow_seconds_total", (), stats.shadow_seconds + stats.copying_seconds)
             for drafter, seconds in stats.draft_seconds.items():
                 self._count("draft_seconds_total", (self._drafter(drafter),), seconds)
             for sequence in stats.sequences:

@@ -205,11 +205,11 @@ def test_guardrails_are_told_by_route_and_check_and_unknown_routes_are_left_out(
 
 def test_shadows_and_outputs_without_their_form_are_counted() -> None:
     metrics = make_metrics()
-    metrics.fold_cycle(replace(cycle(sequence()), shadow_seconds=0.002))
+    metrics.fold_cycle(replace(cycle(sequence()), shadow_seconds=0.002, copying_seconds=0.001))
     for valid in (True, False, None):
         metrics.fold_request(replace(request(), valid=valid))
     samples = read(metrics)
-    assert samples["shadow_seconds_total"] == pytest.approx(0.002)
+    assert samples["shadow_seconds_total"] == pytest.approx(0.003)
     assert samples["shadowed_requests_total{drafter=suffix}"] == 3
     assert samples["invalid_outputs_total{route=code-edit}"] == 1
 
