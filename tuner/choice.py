@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from policies.cycle_policy import DraftCost, PassCost
 from policies.types import PLAIN_ARM, Arm, LoadStep
 from tuner.acceptance import Curve
-from tuner.cost.rates import Profile, preceded, profiles, rates
+from tuner.cost.rates import preceded, profiles, rates
 from tuner.known_contexts import Key
 
 _BETTER = 0.01
@@ -34,6 +34,21 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
+class Worth:
+    """What turns curves into tokens per second."""
+
+    cap: int
+    """Largest block length."""
+    loads: tuple[int, ...]
+    """At which menus are made."""
+    cost: PassCost
+    draft_costs: Mapping[str, DraftCost]
+    """By drafter; one without an entry is free."""
+    kv_each: float
+    """Mean context of a sequence, in tokens."""
+
+
+@dataclass(frozen=True, slots=True)
 class Menu:
     """What may be chosen in one context."""
 
@@ -42,10 +57,8 @@ class Menu:
     """By drafter, at each of `loads`."""
     worth: Mapping[str, tuple[float, ...]]
     """By drafter, at each of `loads`: its tokens per second over those of plain, if all that runs is alike."""
-    bounds: Mapping[str, tuple[float, float]]
-    """By drafter: `worth` at the lower and upper ends of what is known, at the load that was served."""
-    served: int
-    """The place of that load in `loads`."""
+    bounds: Mapping[str, tuple[tuple[float, float], ...]]
+    """By drafter, at each of `loads`: `worth` at the lower and the upper end of what is known."""
 
     def place(self, load: int) -> int:
         """Where the largest of `loads` that is not above `load` stands."""
@@ -61,71 +74,40 @@ class Menu:
         return self.options[drafter][place].best / self.plain(place)
 
 
-class Menus:
-    """Makes menus, and remembers what follows from a curve alone; not thread-safe."""
+def menus(
+    keys: Sequence[Key],
+    curves: Mapping[str, Mapping[Key, Curve]],
+    worth: Worth,
+    copied: Mapping[Key, Curve],
+    copying: Collection[str],
+) -> dict[Key, Menu]:
+    """The menus of `keys`, which have a curve for each drafter of `curves`.
 
-    def __init__(self, cap: int, loads: Sequence[int]) -> None:
-        self._cap = cap
-        self._loads = tuple(loads)
-        self._profiles: dict[tuple[str, Key], tuple[Curve, Curve | None, tuple[Profile, Profile, Profile]]] = {}
-
-    def of(
-        self,
-        keys: Sequence[Key],
-        curves: Mapping[str, Mapping[Key, Curve]],
-        cost: PassCost,
-        draft_costs: Mapping[str, DraftCost],
-        kv_each: float,
-        load: int,
-        copied: Mapping[Key, Curve],
-        copying: Collection[str],
-    ) -> dict[Key, Menu]:
-        """The menus of `keys`, which have a curve for each drafter of `curves`; `load` is served now.
-
-        `copied` has the curve of what proposes first in a context. There a drafter that is not among the `copying`
-        ones is worth what both bring together.
-        """
-        options: dict[Key, dict[str, tuple[Option, ...]]] = {key: {} for key in keys}
-        bounds: dict[Key, dict[str, tuple[float, float]]] = {key: {} for key in keys}
-        served = place_of(load, self._loads)
-        for drafter, by_key in curves.items() if keys else ():
-            drafting = draft_costs.get(drafter)
-            known = [
-                self._profile(drafter, key, by_key[key], None if drafter in copying else copied.get(key))
-                for key in keys
-            ]
-            means = [mean for mean, _, _ in known]
-            by_load: list[tuple[list[float], list[list[float]]]] = []
-            for at in self._loads:
-                each = rates(means, drafting, cost, at, kv_each)
-                by_load.append((each.max(axis=(1, 2)).tolist(), each[:, 0, :].tolist()))
-            ends = rates([end for _, *both in known for end in both], drafting, cost, self._loads[served], kv_each)
-            plain = ends[0, 0, 0]
-            reached = (ends.max(axis=(1, 2)) / plain).tolist()
-            for index, key in enumerate(keys):
-                options[key][drafter] = tuple(Option(best[index], tuple(fixed[index])) for best, fixed in by_load)
-                bounds[key][drafter] = reached[2 * index], reached[2 * index + 1]
-        return {
-            key: Menu(
-                self._loads,
-                options[key],
-                {name: tuple(each.best / each.fixed[0] for each in own) for name, own in options[key].items()},
-                bounds[key],
-                served,
-            )
-            for key in keys
-        }
-
-    def _profile(self, drafter: str, key: Key, curve: Curve, copied: Curve | None) -> tuple[Profile, Profile, Profile]:
-        known = self._profiles.get((drafter, key))
-        if known is not None and known[0] is curve and known[1] is copied:
-            return known[2]
-        made = profiles(curve, self._cap)
-        if copied is not None:
-            mean, low, high = made
-            made = preceded(mean, copied), preceded(low, copied), preceded(high, copied)
-        self._profiles[drafter, key] = curve, copied, made
-        return made
+    `copied` has the curve of what proposes first in a context. There a drafter that is not among the `copying` ones is
+    worth what both bring together.
+    """
+    options: dict[Key, dict[str, tuple[Option, ...]]] = {key: {} for key in keys}
+    ends: dict[Key, dict[str, list[list[float]]]] = {key: {} for key in keys}
+    for drafter, by_key in curves.items() if keys else ():
+        found = profiles([by_key[key] for key in keys], worth.cap)
+        if drafter not in copying:
+            found = preceded(found, [copied.get(key) for key in keys])
+        each = rates(found, worth.draft_costs.get(drafter), worth.cost, worth.loads, worth.kv_each)
+        best = each.max(axis=(3, 4))
+        fixed = each[:, :, 0, 0].swapaxes(0, 1).tolist()
+        reached = (best / each[..., 0, 0]).transpose(1, 2, 0).tolist()
+        for key, mean, by_length, own in zip(keys, best[:, :, 0].T.tolist(), fixed, reached, strict=True):
+            options[key][drafter] = tuple(Option(*one) for one in zip(mean, map(tuple, by_length), strict=True))
+            ends[key][drafter] = own
+    return {
+        key: Menu(
+            worth.loads,
+            options[key],
+            {name: tuple(mean) for name, (mean, _, _) in ends[key].items()},
+            {name: tuple(zip(low, high, strict=True)) for name, (_, low, high) in ends[key].items()},
+        )
+        for key in keys
+    }
 
 
 def place_of(load: int, loads: Sequence[int]) -> int:

@@ -28,7 +28,7 @@ class Guides:
     def __init__(self, first: str | None, needed: float, learning: Learning, seed: int) -> None:
         """`first` serves until something is known; `needed` blocks make a drafter known."""
         self._random = random.Random(seed)
-        self._trials_known: dict[Key, tuple[Menu, str, tuple[tuple[str, float], ...]]] = {}
+        self._trials_known: dict[Key, tuple[Menu, int, str, tuple[tuple[str, float], ...]]] = {}
         self._first = first
         self._needed = needed
         self._learning = learning
@@ -63,7 +63,7 @@ class Guides:
         explored = self._explored(menu)
         if menu is None or not menu.options:
             return Guide(explored=explored)
-        place = menu.served
+        place = menu.place(learning.load)
         load = menu.loads[place]
         serving = policy.arm.drafter_at(load) if policy is not None else explored
         if serving not in menu.options:
@@ -73,23 +73,23 @@ class Guides:
             blocks = {name: curves[key].blocks if key in curves else 0.0 for name, curves in learning.curves.items()}
             shadows = tuple(
                 (name, chance if self.is_cheap(name) else min(chance, _DEAR_CHANCE))
-                for name, chance in chances(Known(menu, serving, blocks), self._needed)
+                for name, chance in chances(Known(menu, place, serving, blocks), self._needed)
             )
         return Guide(
             explored=explored,
-            trials=self._trials(key, menu, serving) if self._knows_anything else (),
+            trials=self._trials(key, menu, place, serving) if self._knows_anything else (),
             shadows=shadows,
             own_shadows=frozenset(name for name in menu.options if self.is_cheap(name)),
             output_tokens=self._outputs.get(key, (0.0, 0.0))[0],
             shortcuts=_shortcuts(menu, place, start, load) if start else {},
         )
 
-    def _trials(self, key: Key, menu: Menu, serving: str) -> tuple[tuple[str, float], ...]:
-        """Drawn anew only when the menu is another."""
+    def _trials(self, key: Key, menu: Menu, place: int, serving: str) -> tuple[tuple[str, float], ...]:
+        """Drawn anew only when the menu or the load is another."""
         known = self._trials_known.get(key)
-        if known is None or known[0] is not menu or known[1] != serving:
-            known = self._trials_known[key] = menu, serving, trials(menu, serving, self._random)
-        return known[2]
+        if known is None or known[0] is not menu or known[1:3] != (place, serving):
+            known = self._trials_known[key] = menu, place, serving, trials(menu, place, serving, self._random)
+        return known[3]
 
     def is_cheap(self, drafter: str) -> bool:
         """Whether it may propose beside a request without slowing it and its neighbours by more than a little."""
@@ -115,7 +115,7 @@ class Guides:
         first = self._first if self._first in names else names[0]
         if menu is None or not menu.options or not self._knows_anything:
             return str(first)
-        return max(menu.worth, key=lambda name: menu.worth[name][menu.served])
+        return max(menu.worth, key=lambda name: menu.worth[name][menu.place(learning.load)])
 
 
 def _shortcuts(menu: Menu, place: int, start: Mapping[str, float], load: int) -> dict[str, Shortcut]:

@@ -9,7 +9,7 @@ from policies.cycle_policy import Copier, DraftCost, PassCost
 from policies.stats import CycleStats, EngineInfo
 from policies.types import PLAIN
 from tuner.acceptance import Acceptance, Curve
-from tuner.choice import Menu, Menus, charted_loads
+from tuner.choice import Menu, Worth, charted_loads, menus
 from tuner.copiers import Copiers, copying
 from tuner.cost import CostModel
 from tuner.known_contexts import MOST_CONTEXTS, Key
@@ -65,10 +65,9 @@ class Learning:
         """By drafter; `ANYWHERE` is among the keys."""
         self.copiers: dict[Key, Copier] = {}
         """Of the contexts in which a copied proposal is worth looking at before anything is drafted."""
-        self._copiers = Copiers(charted_loads(info.slots))
-        self._menus = Menus(cap, charted_loads(info.slots))
+        self._cap, self._loads = cap, charted_loads(info.slots)
+        self._copiers = Copiers(self._loads)
         self._kv_of_menus = self.kv_each
-        self._load_of_menus = self.load
         self.learn(())
 
     @property
@@ -110,24 +109,21 @@ class Learning:
         ]
         for key in due:
             curves = {name: by_key[key] for name, by_key in self.curves.items()}
-            copier = self._copiers.of(key, curves, self.cost, self.draft_costs, self.kv_each)
+            copier = self._copiers.of(key, curves, self.cost, self.draft_costs, self._kv_of_menus)
             if copier is None:
                 self.copiers.pop(key, None)
             elif copier != self.copiers.get(key):
                 self.copiers[key] = copier
-        self.menus |= self._menus.of(
+        self.menus |= menus(
             due,
             self.curves,
-            self.cost,
-            self.draft_costs,
-            self.kv_each,
-            self.load,
+            Worth(self._cap, self._loads, self.cost, self.draft_costs, self._kv_of_menus),
             {key: self.curves[copier.drafter][key] for key, copier in self.copiers.items() if key in due},
             copying(self.curves, self.cost, self.draft_costs),
         )
 
     def _reprice(self) -> bool:
-        """Take over costs that differ by enough to matter, and say whether any does, or the context or load."""
+        """Take over costs that differ by enough to matter, and say whether any does, or the context."""
         cost, draft_costs = self.cost_model.cost, dict(self.cost_model.draft_costs)
         if cost is None:
             return False
@@ -139,8 +135,8 @@ class Learning:
             same_drafting(self.draft_costs[name], new, plain_seconds) for name, new in draft_costs.items()
         ):
             self.draft_costs, moved = draft_costs, True
-        if abs(self.kv_each - self._kv_of_menus) > _KV_MATTERS * self._kv_of_menus or self.load != self._load_of_menus:
-            self._kv_of_menus, self._load_of_menus, moved = self.kv_each, self.load, True
+        if abs(self.kv_each - self._kv_of_menus) > _KV_MATTERS * self._kv_of_menus:
+            self._kv_of_menus, moved = self.kv_each, True
         return moved
 
     def changes(self) -> list[FoundChange]:

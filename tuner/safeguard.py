@@ -66,4 +66,4 @@ class Safeguard:
         menu = self._learning.menus.get(key)
         if menu is None or drafter not in menu.bounds:
             return False
-        return menu.bounds[drafter][0] > 1.0
+        return menu.bounds[drafter][menu.place(self._learning.load)][0] > 1.0

@@ -27,6 +27,8 @@ class Known:
     """What is known of the drafters in one context."""
 
     menu: Menu
+    place: int
+    """Of the load that is served."""
     serving: str
     blocks: Mapping[str, float]
     """By drafter."""
@@ -56,12 +58,12 @@ class Allowance:
 
 def chances(known: Known, needed: float) -> tuple[tuple[str, float], ...]:
     """(drafter, probability) for the drafters that do not serve; `needed` blocks make one known."""
-    best = known.menu.worth[known.serving][known.menu.served]
+    best = known.menu.worth[known.serving][known.place]
     found: list[tuple[str, float]] = []
     for drafter in known.menu.options:
         if drafter == known.serving:
             continue
-        contends = known.menu.bounds[drafter][1] > best
+        contends = known.menu.bounds[drafter][known.place][1] > best
         chance = min(1.0, needed / (known.blocks.get(drafter, 0.0) + 1.0)) if contends else 0.0
         found.append((drafter, max(chance, _CONTENDER_FLOOR if contends else _FLOOR)))
     return tuple(found)

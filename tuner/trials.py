@@ -18,13 +18,13 @@ _SAME = 0.005
 """A drafter must be better than the one that serves by this share to be the best of a draw."""
 
 
-def trials(menu: Menu, serving: str, generator: random.Random) -> tuple[tuple[str, float], ...]:
-    """(drafter, probability) of those that may be the best at the load that is served; nothing where one is known to
-    be."""
+def trials(menu: Menu, place: int, serving: str, generator: random.Random) -> tuple[tuple[str, float], ...]:
+    """(drafter, probability) of those that may be the best at the load in `place`; nothing where one is known to be."""
     known = []
-    for drafter, (low, high) in menu.bounds.items():
+    for drafter, bounds in menu.bounds.items():
+        low, high = bounds[place]
         bonus = 1.0 + _SAME if drafter == serving else 1.0
-        known.append((drafter, menu.worth[drafter][menu.served] * bonus, (high - low) / _WIDTH, high))
+        known.append((drafter, menu.worth[drafter][place] * bonus, (high - low) / _WIDTH, high))
     floor = max((mean for _, mean, _, _ in known), default=0.0)
     contenders = [(drafter, mean, spread) for drafter, mean, spread, high in known if high >= floor]
     if len(contenders) < 2:

@@ -1,7 +1,6 @@
 """Which drafter serves at each load, which are tried, and which run as shadows."""
 
 import random
-from dataclasses import replace
 
 import pytest
 
@@ -20,7 +19,8 @@ def menu(worth: dict[str, tuple[float, ...]], bounds: dict[str, tuple[float, flo
         name: tuple(Option(100.0 * value, (100.0, 100.0, 100.0, 100.0, 100.0 * value)) for value in values)
         for name, values in worth.items()
     }
-    return Menu(LOADS, options, worth, bounds or {name: (0.9 * v[0], 1.1 * v[0]) for name, v in worth.items()}, 0)
+    bounds = bounds or {name: (0.9 * v[0], 1.1 * v[0]) for name, v in worth.items()}
+    return Menu(LOADS, options, worth, {name: (ends,) * len(LOADS) for name, ends in bounds.items()})
 
 
 def test_the_best_drafter_of_each_load_serves_there_and_the_arm_is_named_for_the_load_at_hand() -> None:
@@ -47,23 +47,25 @@ def test_drafters_that_may_be_the_best_are_tried_as_often_as_they_may_and_known_
     unsure = menu(
         {"a": (1.5, 1, 1), "b": (1.5, 1, 1), "c": (1.0, 1, 1)}, {"a": (1.2, 1.8), "b": (1.2, 1.8), "c": (1, 1.1)}
     )
-    found = dict(trials(unsure, "a", random.Random(3)))
+    found = dict(trials(unsure, 0, "a", random.Random(3)))
     assert set(found) == {"a", "b"}
     assert sum(found.values()) == pytest.approx(1.0)
     assert 0.2 < found["a"] < 0.8
-    sure = replace(unsure, bounds={"a": (1.49, 1.51), "b": (1.2, 1.4), "c": (1, 1.1)})
-    assert trials(sure, "a", random.Random(3)) == ()
+    sure = menu(
+        {"a": (1.5, 1, 1), "b": (1.5, 1, 1), "c": (1.0, 1, 1)}, {"a": (1.49, 1.51), "b": (1.2, 1.4), "c": (1, 1.1)}
+    )
+    assert trials(sure, 0, "a", random.Random(3)) == ()
 
 
 def test_shadows_are_certain_for_a_drafter_that_may_be_better_and_rare_but_never_gone_for_others() -> None:
     found = menu(
         {"a": (1.5, 1, 1), "b": (1.4, 1, 1), "c": (1.0, 1, 1)}, {"a": (1.4, 1.6), "b": (1.2, 1.7), "c": (0.9, 1.1)}
     )
-    new = dict(chances(Known(found, "a", {}), 30))
+    new = dict(chances(Known(found, 0, "a", {}), 30))
     assert new["b"] == 1.0
     assert 0.0 < new["c"] < 0.1
     assert "a" not in new
-    known = dict(chances(Known(found, "a", {"b": 3000.0}), 30))
+    known = dict(chances(Known(found, 0, "a", {"b": 3000.0}), 30))
     assert 0.0 < known["b"] < 0.1
     assert drawn(tuple(new.items()), "a", 0.5) == ("b",)
 

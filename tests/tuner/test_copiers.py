@@ -64,17 +64,17 @@ def test_without_another_drafter_there_is_nothing_to_go_before() -> None:
 
 
 def test_a_drafter_behind_a_copier_is_worth_what_both_bring() -> None:
-    (alone, *_), (copied, *_) = profiles(HEAD, 8), profiles(REPEATING, 8)
-    both = preceded(alone, REPEATING)
+    alone, copied = profiles([HEAD], 8), profiles([REPEATING], 8)
+    both = preceded(alone, [REPEATING])
     sure = sum(REPEATING.survival.by_confidence[2][:8])
-    assert both.emitted[0, 4] == pytest.approx(0.3 * (1.0 + sure) + 0.7 * alone.emitted[0, 4])
-    assert both.rows[0, 4] == pytest.approx(0.3 * 8 + 0.7 * 4)
+    assert both.emitted[0, 0, 0, 4] == pytest.approx(0.3 * (1.0 + sure) + 0.7 * alone.emitted[0, 0, 0, 4])
+    assert both.rows[0, 0, 4] == pytest.approx(0.3 * 8 + 0.7 * 4)
     # Rows are 8 in 3 of 10 blocks and 4 in the others.
-    assert both.variance[0, 4] == pytest.approx(0.3 * 64 + 0.7 * 16 - (0.3 * 8 + 0.7 * 4) ** 2)
+    assert both.variance[0, 0, 4] == pytest.approx(0.3 * 64 + 0.7 * 16 - (0.3 * 8 + 0.7 * 4) ** 2)
     assert both.asked == pytest.approx(0.7 * alone.asked)
-    assert (both.emitted[0, 0], both.rows[0, 0], both.variance[0, 0]) == (1.0, 0.0, 0.0)
+    assert (both.emitted[0, 0, 0, 0], both.rows[0, 0, 0], both.variance[0, 0, 0]) == (1.0, 0.0, 0.0)
     reached = [
-        float(np.max(rates([one], DRAFTING[name], COST, 1, 100.0)))
+        float(np.max(rates(one, DRAFTING[name], COST, (1,), 100.0)[:, :, 0]))
         for one, name in ((both, "head"), (alone, "head"), (copied, "ngram"))
     ]
     assert reached[0] > 1.05 * max(reached[1:])

@@ -7,7 +7,7 @@ with weights 2/3 and 1/6 (Gauss-Hermite quadrature with three nodes, Abramowitz 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,96 +23,95 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
-    """What one sequence of a context brings to a cycle with one drafter; arrays over [cut, block length 0..cap]."""
+class Profiles:
+    """What one sequence brings to a cycle with one drafter, in each of several contexts. Lengths are 0..cap."""
 
     emitted: Array
-    """Mean tokens."""
+    """(contexts, 3, cuts, lengths): mean tokens, as expected and at the lower and upper end of what is known."""
     rows: Array
-    """Mean drafts verified."""
+    """(contexts, cuts, lengths): mean drafts verified."""
     variance: Array
-    """Of the drafts verified."""
+    """(contexts, cuts, lengths): of the drafts verified."""
     offered: Array
-    """[block length]: mean drafts offered, verified or not."""
+    """(contexts, lengths): mean drafts offered, verified or not."""
     asked: Array
-    """[position 1..cap]: the share of blocks in which so many are offered."""
+    """(contexts, cap): the share of blocks in which so many are offered, from 1 on."""
 
 
-def profiles(curve: Curve, cap: int) -> tuple[Profile, Profile, Profile]:
-    """Of `curve`: by its mean, and by the lower and the upper end of its interval.
+def profiles(curves: Sequence[Curve], cap: int) -> Profiles:
+    """Of the drafter that `curves` are of, a row for each of them.
 
     What a cut takes away from a block of any length is taken from the survivals by confidence, in proportion.
     """
-    survival = np.array([row[:cap] for row in curve.survival.by_confidence])
-    shares = np.array(curve.shares)[:, None]
-    asked = np.array(curve.offered[:cap])
-    proposing = max(1.0 - curve.shares[0], 1e-9)
-    offered = np.minimum(asked / proposing, 1.0) * (np.arange(len(survival)) > 0)[:, None]
-    verified = survival[None] >= np.array(CUTS)[:, None, None]
-    verified = np.logical_and.accumulate(verified, axis=2)
-    lengths = np.cumsum(verified * offered[None], axis=2)
-    rows = np.sum(shares * lengths, axis=1)
-    squares = np.sum(shares * lengths**2, axis=1)
-    gains = np.cumsum(np.sum(shares * survival * verified, axis=1), axis=1)
-    shares_of_whole = gains / np.maximum(gains[0], 1e-9)
-    ends = np.array([end[1 : cap + 1] for end in (curve.emitted, curve.emitted_low, curve.emitted_high)]) - 1.0
-    mean, low, high = 1.0 + _from_zero(shares_of_whole[None] * ends[:, None, :])
-    found = Profile(
-        emitted=mean,
+    survival, shares = _by_bucket(curves, cap)
+    asked = np.array([curve.offered[:cap] for curve in curves])
+    offered = _offered_if_any(asked, shares)[:, None, :] * (np.arange(survival.shape[1]) > 0)[:, None]
+    verified = np.logical_and.accumulate(survival[:, None] >= np.array(CUTS)[:, None, None], axis=3)
+    lengths = np.cumsum(verified * offered[:, None], axis=3)
+    rows = np.einsum("cb,ckbj->ckj", shares, lengths)
+    squares = np.einsum("cb,ckbj->ckj", shares, lengths**2)
+    gains = np.einsum("cbj,ckbj->ckj", shares[:, :, None] * survival, verified).cumsum(axis=2)
+    of_whole = gains / np.maximum(gains[:, :1], 1e-9)
+    ends = np.array(
+        [(one.emitted[: cap + 1], one.emitted_low[: cap + 1], one.emitted_high[: cap + 1]) for one in curves]
+    )
+    return Profiles(
+        emitted=1.0 + _from_zero(of_whole[:, None] * (ends[:, :, None, 1:] - 1.0)),
         rows=_from_zero(rows),
         variance=_from_zero(np.maximum(squares - rows**2, 0.0)),
-        offered=_from_zero(np.cumsum(asked)),
+        offered=_from_zero(np.cumsum(asked, axis=1)),
         asked=asked,
     )
-    return found, replace(found, emitted=low), replace(found, emitted=high)
 
 
-def preceded(found: Profile, copier: Curve) -> Profile:
-    """Of blocks that a copier's proposal takes the place of where it promises more, as `policies.copying` does."""
-    cap = found.emitted.shape[1] - 1
-    shares = np.array(copier.shares)
-    whole = np.array([sum(row[:cap]) for row in copier.survival.by_confidence])
-    taken = whole > found.emitted[0, -1] - 1.0
-    taken[0] = False
-    share = float(shares[taken].sum())
-    length = float(np.minimum(np.array(copier.offered[:cap]) / max(1.0 - copier.shares[0], 1e-9), 1.0).sum())
-    rows = share * length + (1.0 - share) * found.rows
-    squares = share * length**2 + (1.0 - share) * (found.variance + found.rows**2)
-    made = Profile(
-        emitted=share + float((shares * whole)[taken].sum()) + (1.0 - share) * found.emitted,
-        rows=rows,
-        variance=np.maximum(squares - rows**2, 0.0),
-        offered=(1.0 - share) * found.offered,
-        asked=(1.0 - share) * found.asked,
-    )
-    for array, plain in ((made.emitted, 1.0), (made.rows, 0.0), (made.variance, 0.0)):
-        array[:, 0] = plain
-    return made
+def preceded(found: Profiles, copiers: Sequence[Curve | None]) -> Profiles:
+    """Of blocks that a copier's proposal takes the place of where it promises more, as `policies.copying` does.
+
+    `copiers` has a curve, or None, for each context of `found`.
+    """
+    places = [place for place, curve in enumerate(copiers) if curve is not None]
+    if not places:
+        return found
+    cap = found.asked.shape[1]
+    survival, shares = _by_bucket([curve for curve in copiers if curve is not None], cap)
+    asked = np.array([curve.offered[:cap] for curve in copiers if curve is not None])
+    whole = survival.sum(axis=2)
+    taken = np.where(whole > found.emitted[places, 0, 0, -1, None] - 1.0, shares, 0.0)
+    taken[:, 0] = 0.0
+    share = np.zeros((len(copiers), 1, 1))
+    length, brought = np.zeros_like(share), np.zeros_like(share)
+    share[places, 0, 0] = taken.sum(axis=1)
+    length[places, 0, 0] = _offered_if_any(asked, shares).sum(axis=1)
+    brought[places, 0, 0] = (taken * (1.0 + whole)).sum(axis=1)
+    left = 1.0 - share
+    rows = share * length + left * found.rows
+    squares = share * length**2 + left * (found.variance + found.rows**2)
+    emitted = brought[:, None] + left[:, None] * found.emitted
+    variance = np.maximum(squares - rows**2, 0.0)
+    for array, plain in ((emitted, 1.0), (rows, 0.0), (variance, 0.0)):
+        array[..., 0] = plain
+    return Profiles(emitted, rows, variance, left[:, 0] * found.offered, left[:, 0] * found.asked)
 
 
-def rates(profiles: Sequence[Profile], drafting: DraftCost | None, cost: PassCost, load: int, kv_each: float) -> Array:
-    """Tokens per second at `load`, as [profile, cut, block length]; `kv_each` is the mean context of a sequence."""
-    emitted = np.stack([one.emitted for one in profiles])
-    rows = load * np.stack([one.rows for one in profiles])
-    spread = np.sqrt(load * np.stack([one.variance for one in profiles]))
-    most = load * np.arange(emitted.shape[2])
-    fixed = cost.sequence_seconds * load + cost.kv_token_seconds * load * kv_each
-    seconds = np.full_like(emitted, fixed)
+def rates(found: Profiles, drafting: DraftCost | None, cost: PassCost, loads: Sequence[int], kv_each: float) -> Array:
+    """(loads, contexts, 3, cuts, lengths): tokens per second; `kv_each` is the mean context of a sequence."""
+    load = np.array(loads, dtype=np.float64)[:, None, None, None]
+    rows, spread = load * found.rows, np.sqrt(load * found.variance)
+    most = load * np.arange(rows.shape[3])
+    seconds = np.zeros_like(rows) + load * (cost.sequence_seconds + cost.kv_token_seconds * kv_each)
     for offset, weight in _NODES:
-        seconds += weight * pass_seconds(cost, load + np.clip(rows + offset * spread, 0.0, most))
+        seconds += weight * pass_seconds(cost, load + np.minimum(np.maximum(rows + offset * spread, 0.0), most))
     if drafting is not None:
-        offered = np.stack([one.offered for one in profiles])
-        silent = (1.0 - np.clip(np.stack([one.asked for one in profiles]), 0.0, 1.0)) ** load
-        steps = np.cumsum(1.0 - silent, axis=1)
-        spent = np.zeros_like(offered)
-        spent[:, 1:] = (
+        at = load[..., 0]
+        silent = np.minimum(np.maximum(1.0 - found.asked, 0.0), 1.0) ** at
+        spent = (
             drafting.call_seconds
-            + drafting.sequence_seconds * load
-            + drafting.step_seconds * steps
-            + drafting.row_seconds * load * offered[:, 1:]
+            + drafting.sequence_seconds * at
+            + drafting.step_seconds * np.cumsum(1.0 - silent, axis=2)
+            + drafting.row_seconds * at * found.offered[:, 1:]
         )
-        seconds += spent[:, None, :]
-    return load * emitted / seconds
+        seconds[..., 1:] += spent[:, :, None]
+    return load[..., None] * found.emitted / seconds[:, :, None]
 
 
 def pass_seconds(cost: PassCost, tokens: Array) -> Array:
@@ -128,3 +127,17 @@ def pass_seconds(cost: PassCost, tokens: Array) -> Array:
 def _from_zero(values: Array) -> Array:
     """With block length 0 in front, at which there is nothing."""
     return np.concatenate([np.zeros((*values.shape[:-1], 1)), values], axis=-1)
+
+
+def _by_bucket(curves: Sequence[Curve], cap: int) -> tuple[Array, Array]:
+    """Survivals (curves, B, cap) and shares (curves, B); a curve with fewer buckets than others has none of those."""
+    buckets = max(len(curve.shares) for curve in curves)
+    nothing = ((0.0,) * len(curves[0].offered),)
+    rows = [curve.survival.by_confidence + nothing * (buckets - len(curve.shares)) for curve in curves]
+    shares = [curve.shares + (0.0,) * (buckets - len(curve.shares)) for curve in curves]
+    return np.array(rows)[:, :, :cap], np.array(shares)
+
+
+def _offered_if_any(asked: Array, shares: Array) -> Array:
+    """(contexts, cap): the share of blocks in which so many are offered, of those in which any is."""
+    return np.minimum(asked / np.maximum(1.0 - shares[:, :1], 1e-9), 1.0)
