@@ -1,7 +1,8 @@
 """Runs in which every request has one drafter and one block length for all its life: the same as `simulate.play` gives
 for a player that does that, without a loop over cycles, since there are many of them.
 
-A request's blocks then do not depend on its neighbours, and requests are admitted by counting, not by the clock.
+A request's blocks then do not depend on its neighbours, they are those that `tuner.replay.reblock` has cut already, and
+requests are admitted by counting, not by the clock.
 """
 
 import heapq
@@ -10,70 +11,50 @@ from collections.abc import Sequence
 import numpy as np
 
 from policies.types import PLAIN
-from tuner.replay.played import Ints, Played
-from tuner.replay.trace import Trace
+from tuner.replay.played import Played
+from tuner.replay.reblock import Reblocked
+
+Arm = tuple[str, int]
+"""(drafter, block length)"""
 
 
 class FixedRuns:
     """Every fixed run over one trace."""
 
-    def __init__(self, trace: Trace) -> None:
-        self._trace = trace
-        requests = trace.requests
-        self._lengths: Ints = np.array([one.output_tokens for one in requests], dtype=np.int64)
-        self._firsts: Ints = np.cumsum(self._lengths) - self._lengths
-        self._drafts: dict[str, tuple[Ints, Ints]] = {
-            name: (
-                _flat([one.drafts[name].offered for one in requests]),
-                _flat([one.drafts[name].kept for one in requests]),
-            )
-            for name in trace.drafters
-        }
+    def __init__(self, blocks: Reblocked) -> None:
+        self._blocks = blocks
+        self._trace = blocks.trace
 
     def play(self, drafter: str, block_length: int) -> Played:
-        """One arm for all requests. Raises KeyError for a drafter that the trace does not have."""
-        return self.play_arms([(drafter, block_length)] * len(self._lengths))
+        """One arm for all requests. Raises ValueError for a drafter that the trace does not have."""
+        return self.play_arms([(drafter, block_length)] * len(self._trace.requests))
 
-    def play_arms(self, arms: Sequence[tuple[str, int]]) -> Played:
-        """An arm (drafter, block length) for each request."""
-        asked = np.zeros(len(self._lengths), dtype=np.int64)
-        place = np.zeros(len(self._lengths), dtype=np.int64)
+    def play_arms(self, arms: Sequence[Arm]) -> Played:
+        """An arm for each request."""
+        blocks, requests = self._blocks, len(arms)
+        owners_of: dict[Arm, list[int]] = {}
         for index, (drafter, block_length) in enumerate(arms):
-            if drafter != PLAIN and block_length > 0:
-                asked[index] = block_length
-                place[index] = 1 + self._trace.drafters.index(drafter)
-        step_rows = []
-        step_owners = []
-        owners = np.arange(len(self._lengths))
-        at = self._firsts.copy()
-        left = self._lengths.copy()
-        tables = [(np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)), *self._drafts.values()]
-        groups = [which for which in range(len(tables)) if (place == which).any()]
-        while len(owners):
-            requested = np.minimum(asked[owners], left - 1)
-            proposed = np.zeros(len(owners), dtype=np.int64)
-            accepted = np.zeros(len(owners), dtype=np.int64)
-            for which in groups:
-                if which == 0:
-                    continue
-                offered, kept = tables[which]
-                here = place[owners] == which if len(groups) > 1 else slice(None)
-                proposed[here] = np.minimum(offered[at[here]], requested[here])
-                accepted[here] = np.minimum(kept[at[here]], proposed[here])
-            emitted = accepted + 1
-            used = np.where(requested > 0, place[owners], 0)
-            step_rows.append(np.stack((used, proposed, proposed, emitted)))
-            step_owners.append(owners)
-            at = at + emitted
-            left = left - emitted
-            alive = left > 0
-            owners, at, left = owners[alive], at[alive], left[alive]
-        all_owners = np.concatenate(step_owners)
-        order = np.argsort(all_owners, kind="stable")
-        rows = np.concatenate(step_rows, axis=1)[:, order]
-        counts = np.bincount(all_owners, minlength=len(self._lengths))
+            arm = (drafter, block_length) if drafter != PLAIN and block_length > 0 else (PLAIN, 0)
+            owners_of.setdefault(arm, []).append(index)
+        parts = []
+        for (drafter, block_length), owners in owners_of.items():
+            place = self._trace.drafters.index(drafter) if block_length else 0
+            at = blocks.starts[place][block_length]
+            if len(owners_of) > 1:
+                has_it = np.zeros(requests, dtype=np.bool_)
+                has_it[owners] = True
+                at = at[has_it[blocks.owner[at]]]
+            requested = np.minimum(block_length, blocks.left[at] - 1)
+            proposed = np.minimum(blocks.offered[place][at], requested)
+            emitted = np.minimum(blocks.kept[place][at], proposed) + 1
+            parts.append(np.stack((at, np.where(requested > 0, place + 1, 0), proposed, emitted)))
+        rows = np.concatenate(parts, axis=1)
+        if len(parts) > 1:
+            rows = rows[:, np.argsort(rows[0])]
+        at, drafters, drafts, tokens = rows
+        counts = np.bincount(blocks.owner[at], minlength=requests)
         firsts, cycles = _admissions(counts.tolist(), self._trace.loads)
-        return Played(np.array(firsts, dtype=np.int64), counts, rows[0], rows[1], rows[2], rows[3], np.zeros(cycles))
+        return Played(np.array(firsts, dtype=np.int64), counts, drafters, drafts, drafts, tokens, np.zeros(cycles))
 
 
 def _admissions(counts: Sequence[int], loads: Sequence[int]) -> tuple[list[int], int]:
@@ -88,7 +69,3 @@ def _admissions(counts: Sequence[int], loads: Sequence[int]) -> tuple[list[int],
         heapq.heappush(ends, cycle + count)
         last = max(last, cycle + count)
     return firsts, last
-
-
-def _flat(parts: list[bytes]) -> Ints:
-    return np.frombuffer(b"".join(parts), dtype=np.uint8).astype(np.int64)

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from policies.types import MAX_BLOCK_LENGTH, PLAIN
-from tuner.replay.fixed_play import FixedRuns
+from tuner.replay.fixed_play import Arm, FixedRuns
 from tuner.replay.oracle import Truth
 from tuner.replay.played import account
 from tuner.replay.player import Running, World
-from tuner.replay.reblock import LENGTHS, Floats, Ints
+from tuner.replay.reblock import LENGTHS, BlockTables, Floats, Ints
 from tuner.replay.trace import Costs, TracedRequest
 
 PASSES = 2
@@ -29,9 +29,6 @@ PASSES = 2
 
 REPLAYED = 6
 """Of the fixed arms that take the least by this account, how many are run to find the best."""
-
-Arm = tuple[str, int]
-"""(drafter, block length)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +139,12 @@ class Hindsight:
     @cached_property
     def single(self) -> Single:
         """The best arm for everything that is not plain, and what its drafter does on the whole."""
-        runs = FixedRuns(self._trace)
+        runs = FixedRuns(self._truth.blocks)
         likely = sorted((arm for arm in self.fixed_seconds().items() if arm[0][1]), key=itemgetter(1))[:REPLAYED]
         drafter, length = min((arm for arm, _ in likely), key=lambda arm: account(self._trace, runs.play(*arm)).seconds)
         place = self._trace.drafters.index(drafter)
         everything = np.zeros(len(self._trace.requests), dtype=np.int64)
-        tables = self._truth.blocks.tables(everything, 1)
+        tables = self._tables(everything, 1)
         emitted = tables.emitted[0, place]
         return Single(
             drafter,
@@ -216,6 +213,12 @@ class Hindsight:
         place, length = divmod(option, LENGTHS)
         return (self._trace.drafters[place], length) if length else (PLAIN, 0)
 
+    def _tables(self, group_of: Ints, groups: int) -> BlockTables:
+        """Of groups of requests that are no finer than the truth's cells."""
+        group_of_cell = np.zeros(self._truth.cells, dtype=np.int64)
+        group_of_cell[self._truth.cell_of] = group_of
+        return self._truth.tables.merged(group_of_cell, groups)
+
     def _rows(self, group_of: Ints, groups: int) -> list[_Row]:
         trace, truth = self._trace, self._truth
         keys = [(load, truth.epoch(index)) for index, load in enumerate(trace.loads)]
@@ -223,7 +226,7 @@ class Hindsight:
         row_of = np.array([order[key] for key in keys], dtype=np.int64)
         # A group's blocks are those of all its requests, in the share that it has at the load: with those at the load
         # alone, the few of a context would be known one by one.
-        tables = truth.blocks.tables(group_of, groups)
+        tables = self._tables(group_of, groups)
         tokens = np.zeros((len(order), groups))
         np.add.at(tokens, (row_of, group_of), [one.output_tokens for one in trace.requests])
         shares = tokens / tables.tokens
@@ -255,11 +258,17 @@ class Hindsight:
 class StaticPlayer:
     """Settings that nobody changes under way: an arm by what runs and what a request is."""
 
-    def __init__(self, name: str, arms: Callable[[int, TracedRequest], Arm]) -> None:
+    def __init__(self, name: str, arms: Callable[[int, TracedRequest], Arm], *, by_load: bool = True) -> None:
+        """`by_load`: whether an arm depends on the load."""
         self.name = name
+        self.by_load = by_load
         self._arms = arms
         self._load = 0
         self._changed = True
+
+    def arm(self, request: TracedRequest) -> Arm:
+        """The arm of a request for all its life, where it does not depend on the load."""
+        return self._arms(0, request)
 
     def start(self, world: World, memory: Any) -> None:
         """A restart changes nothing."""
@@ -298,7 +307,7 @@ def best_fixed(hindsight: Hindsight) -> StaticPlayer:
     """One drafter and block length for everything."""
     single = hindsight.single
     arm = (single.drafter, single.block_length) if hindsight.speculates else (PLAIN, 0)
-    return StaticPlayer("best-fixed", lambda load, request: arm)
+    return StaticPlayer("best-fixed", lambda load, request: arm, by_load=False)
 
 
 def best_per_load(hindsight: Hindsight) -> StaticPlayer:
@@ -312,7 +321,7 @@ def best_per_load(hindsight: Hindsight) -> StaticPlayer:
 def best_per_context(hindsight: Hindsight) -> StaticPlayer:
     """One drafter and block length for each route and language."""
     arms = hindsight.by_context()
-    return StaticPlayer("best-per-context", lambda load, request: arms[_context(request)])
+    return StaticPlayer("best-per-context", lambda load, request: arms[_context(request)], by_load=False)
 
 
 def best_per_context_and_load(hindsight: Hindsight) -> StaticPlayer:

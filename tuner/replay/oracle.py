@@ -43,11 +43,11 @@ class Truth:
         self.trace = trace
         self.blocks = Reblocked(trace)
         self.cell_of, self.cells = _cells(trace)
-        tables = self.blocks.tables(self.cell_of, self.cells)
+        self.tables = self.blocks.tables(self.cell_of, self.cells)
         epochs = [(0, trace.costs), *trace.later_costs]
         self._epochs = [first for first, _ in epochs]
         self._costs = [costs for _, costs in epochs]
-        self._composers = [Composer(tables, costs, trace.drafters, trace.slots) for costs in self._costs]
+        self._composers = [Composer(self.tables, costs, trace.drafters, trace.slots) for costs in self._costs]
         self._known: dict[tuple[int, int, tuple[int, ...]], tuple[Choice, ...]] = {}
         self._cell_of: list[int] = self.cell_of.tolist()
 

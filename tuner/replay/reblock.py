@@ -32,6 +32,16 @@ class BlockTables:
     proposed: Floats
     """(C, D, 17, 17): how many of those blocks propose 0..16 drafts."""
 
+    def merged(self, group_of: Ints, groups: int) -> "BlockTables":
+        """Of groups of these groups, for `group_of` each."""
+        tokens = np.zeros(groups)
+        blocks = np.zeros((groups, *self.blocks.shape[1:]))
+        proposed = np.zeros((groups, *self.proposed.shape[1:]))
+        np.add.at(tokens, group_of, self.tokens)
+        np.add.at(blocks, group_of, self.blocks)
+        np.add.at(proposed, group_of, self.proposed)
+        return BlockTables(tokens, blocks, proposed)
+
     @property
     def emitted(self) -> Floats:
         """(C, D, 17): tokens a block; 1 for a group without requests."""
@@ -52,34 +62,38 @@ class Reblocked:
 
     def __init__(self, trace: Trace) -> None:
         requests = trace.requests
+        self.trace = trace
         self._lengths: Ints = np.array([one.output_tokens for one in requests], dtype=np.int64)
         ends = np.cumsum(self._lengths)
         self._firsts = ends - self._lengths
-        self._owner: Ints = np.repeat(np.arange(len(requests)), self._lengths)
-        self._left: Ints = ends[self._owner] - np.arange(len(self._owner))
-        self._offered: list[Ints] = []
-        self._kept: list[Ints] = []
+        self.owner: Ints = np.repeat(np.arange(len(requests)), self._lengths)
+        """(P,): the request of each output position of the trace."""
+        self.left: Ints = ends[self.owner] - np.arange(len(self.owner))
+        """(P,): tokens from there to the request's end."""
+        self.offered: list[Ints] = []
+        """D of (P,)."""
+        self.kept: list[Ints] = []
+        """D of (P,)."""
         self._confidence: list[Ints] = []
-        self._starts: list[list[Ints]] = []
+        self.starts: list[list[Ints]] = []
+        """D of 17: the positions, in rising order, at which blocks of length 0..16 start."""
         for drafter in trace.drafters:
             drafts = [one.drafts[drafter] for one in requests]
-            self._offered.append(_flat([draft.offered for draft in drafts]))
-            self._kept.append(_flat([draft.kept for draft in drafts]))
+            self.offered.append(_flat([draft.offered for draft in drafts]))
+            self.kept.append(_flat([draft.kept for draft in drafts]))
             self._confidence.append(_flat([draft.confidence for draft in drafts]))
-            self._starts.append(self._walk(self._kept[-1]))
+            self.starts.append(self._walk(self.kept[-1]))
 
     def tables(self, group_of: Ints, groups: int) -> BlockTables:
         """Blocks by group, for `group_of` each request."""
-        group = group_of[self._owner]
+        group = group_of[self.owner]
         tokens = np.bincount(group, minlength=groups).astype(np.float64)
-        shape = (groups, len(self._offered), LENGTHS)
+        shape = (groups, len(self.offered), LENGTHS)
         blocks = np.empty(shape)
         proposed = np.zeros((*shape, LENGTHS))
-        blocks[:, :, 0] = tokens[:, None]
-        proposed[:, :, 0, 0] = tokens[:, None]
-        for drafter, offered in enumerate(self._offered):
-            room = np.minimum(offered, self._left - 1)
-            for length, starts in enumerate(self._starts[drafter], start=1):
+        for drafter, offered in enumerate(self.offered):
+            room = np.minimum(offered, self.left - 1)
+            for length, starts in enumerate(self.starts[drafter]):
                 counts = np.bincount(
                     group[starts] * LENGTHS + np.minimum(room[starts], length), minlength=groups * LENGTHS
                 ).reshape(groups, LENGTHS)
@@ -90,10 +104,10 @@ class Reblocked:
     def survival(self, drafter: int, group_of: Ints, groups: int, buckets: int) -> Floats:
         """(groups, buckets, 16): S_1..S_16 of a drafter by confidence bucket, over the blocks of all lengths; where a
         group never saw a bucket, the bucket's over all groups. For a block that proposes less than j, S_j is 0."""
-        starts = np.concatenate(self._starts[drafter])
-        cell = group_of[self._owner[starts]] * buckets + self._confidence[drafter][starts]
+        starts = np.concatenate(self.starts[drafter][1:])
+        cell = group_of[self.owner[starts]] * buckets + self._confidence[drafter][starts]
         # A draft that has no room before the end of the request is as good as any other, but will never be proposed.
-        counts = np.bincount(cell * LENGTHS + self._kept[drafter][starts], minlength=groups * buckets * LENGTHS)
+        counts = np.bincount(cell * LENGTHS + self.kept[drafter][starts], minlength=groups * buckets * LENGTHS)
         counts = counts.reshape(groups, buckets, LENGTHS)
         reached = counts[..., ::-1].cumsum(axis=-1)[..., ::-1].astype(np.float64)
         seen, pooled = reached[..., :1], reached.sum(axis=0)
@@ -101,20 +115,23 @@ class Reblocked:
         return np.where(seen > 0, reached[..., 1:] / np.maximum(seen, 1.0), pooled[..., 1:] / pooled_seen)
 
     def _walk(self, kept: Ints) -> list[Ints]:
-        """For block lengths 1..16, the positions at which a block starts."""
+        """For block lengths 0..16, the positions at which a block starts."""
+        # Short integers, since this goes through all of them.
         positions = len(kept)
-        lengths = np.arange(1, LENGTHS)[:, None]
-        emitted = np.minimum(np.minimum(kept, lengths) + 1, self._left)
-        there = np.arange(positions) + emitted
+        lengths = np.arange(1, LENGTHS, dtype=np.int32)[:, None]
+        left = self.left.astype(np.int32)
+        emitted = np.minimum(np.minimum(kept.astype(np.int32), lengths) + 1, left)
+        following = np.arange(MAX_BLOCK_LENGTH * positions, dtype=np.int32) + emitted.ravel()
         # A block that ends its request has no successor.
-        following = np.where(emitted == self._left, -1, there + (lengths - 1) * positions).ravel()
+        following[(emitted == left).ravel()] = -1
         starts = np.zeros(MAX_BLOCK_LENGTH * positions, dtype=np.bool_)
-        at = (self._firsts + (lengths - 1) * positions).ravel()
+        at = (self._firsts + np.arange(MAX_BLOCK_LENGTH)[:, None] * positions).ravel()
         while len(at):
             starts[at] = True
             at = following[at]
             at = at[at >= 0]
-        return [np.flatnonzero(row) for row in starts.reshape(MAX_BLOCK_LENGTH, positions)]
+        walked = [np.flatnonzero(row) for row in starts.reshape(MAX_BLOCK_LENGTH, positions)]
+        return [np.arange(positions), *walked]
 
 
 def _flat(parts: list[bytes]) -> Ints:

@@ -13,6 +13,7 @@ from tuner.replay.baselines import controllers
 from tuner.replay.compare import Run, arrival_requests, make_run
 from tuner.replay.fixed_play import FixedRuns
 from tuner.replay.generate import generate
+from tuner.replay.hindsight import StaticPlayer
 from tuner.replay.oracle import Oracle, Truth
 from tuner.replay.ours import Ours
 from tuner.replay.played import Outcome, account
@@ -81,7 +82,7 @@ def run_job(job: Job) -> Done:
 
 def _outcomes(trace: Trace, truth: Truth, job: Job) -> Iterator[tuple[str, Outcome, float]]:
     """(controller, outcome, seconds of this machine)."""
-    fixed = FixedRuns(trace)
+    fixed = FixedRuns(truth.blocks)
     arms = {PLAIN_CONTROLLER: (PLAIN, 0)}
     if job.fixed:
         arms |= {f"{drafter}:{length}": (drafter, length) for drafter in trace.drafters for length in FIXED_LENGTHS}
@@ -92,7 +93,11 @@ def _outcomes(trace: Trace, truth: Truth, job: Job) -> Iterator[tuple[str, Outco
     factories = all_controllers()
     for name in job.controllers:
         started = time.perf_counter()
-        outcome = simulate(trace, factories[name](truth), job.seed)
+        player = factories[name](truth)
+        if isinstance(player, StaticPlayer) and not player.by_load:
+            outcome = account(trace, fixed.play_arms([player.arm(one) for one in trace.requests]))
+        else:
+            outcome = simulate(trace, player, job.seed)
         yield name, outcome, time.perf_counter() - started
 
 

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from policies.types import PLAIN
@@ -455,6 +456,17 @@ def test_epsilon_greedy_forgets_after_thirty_calls_in_a_row_that_are_thirty_perc
 # Thompson
 
 
+class Beta(np.random.Generator):
+    """Gives the mean, and keeps what it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(np.random.PCG64(0))
+
+    def beta(self, a: Any, b: Any, size: Any = None) -> Any:
+        self.kept, self.lost = a, b
+        return a / (a + b)
+
+
 def test_thompson_counts_kept_and_lost_by_position_for_each_context_and_keeps_them_over_a_restart() -> None:
     player = Thompson()
     player.start(WORLD, None)
@@ -466,12 +478,18 @@ def test_thompson_counts_kept_and_lost_by_position_for_each_context_and_keeps_th
     player.observe(running, 0.01, 0.0)
     posterior = player.save()["chat", "en"]
     # Two of three asked were proposed and kept; the third counts as lost.
-    assert posterior.kept[1, :4].tolist() == [2.0, 2.0, 1.0, 1.0]
-    assert posterior.lost[1, :4].tolist() == [1.0, 1.0, 2.0, 1.0]
-    assert posterior.offered[1, :4].tolist() == [2.0, 2.0, 1.0, 1.0]
-    assert (posterior.kept[0] == 1.0).all()
+    random = Beta()
+    emitted, proposed = posterior.drawn(random)
+    assert random.kept[1, :4].tolist() == [2.0, 2.0, 1.0, 1.0]
+    assert random.lost[1, :4].tolist() == [1.0, 1.0, 2.0, 1.0]
+    assert (random.kept[0] == 1.0).all()
+    assert (random.lost[0] == 1.0).all()
+    assert emitted[1, :3].tolist() == pytest.approx([1 + 2 / 3, 1 + 2 / 3 + 4 / 9, 1 + 2 / 3 + 4 / 9 + 4 / 27])
+    # 2 of 2 that were asked for; the third was asked for and not proposed: one half, with one block that nobody saw.
+    assert proposed[1, :4].tolist() == pytest.approx([1.0, 2.0, 2.5, 3.5])
     player.start(WORLD, player.save())
-    assert player.save()["chat", "en"].kept[1, 0] == 2.0
+    player.save()["chat", "en"].drawn(random)
+    assert random.kept[1, 0] == 2.0
     player.start(WORLD, None)
     assert player.save() == {}
 

@@ -20,6 +20,7 @@ from tuner.replay.compare import (
 from tuner.replay.fixed_play import FixedRuns
 from tuner.replay.played import account
 from tuner.replay.plot import OTHER_COLOUR, OURS_COLOUR, plot
+from tuner.replay.reblock import Reblocked
 from tuner.replay.run import GOODPUT, GOODPUT_TABLE, ORACLE, OURS, STATIC_TABLE, Done, Job
 from tuner.replay.scenarios import shipped_scenarios
 from tuner.replay.summary import Comparison, bars
@@ -64,7 +65,7 @@ def verdicts(comparison: Comparison) -> dict[str, str]:
 
 def test_regret_is_time_over_the_oracles_after_the_first_tenth_of_the_requests() -> None:
     trace = small_trace(1)
-    runs = FixedRuns(trace)
+    runs = FixedRuns(Reblocked(trace))
     oracle, other = account(trace, runs.play("learned", 4)), account(trace, runs.play("none", 0))
     run = make_run("s", "plain", 1, other, oracle, 0.0, learns=True)
     assert run.regret_percent == pytest.approx(

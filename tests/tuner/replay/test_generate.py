@@ -12,6 +12,7 @@ import yaml
 from policies.types import MAX_BLOCK_LENGTH
 from tuner.replay.fixed_play import FixedRuns
 from tuner.replay.generate import generate
+from tuner.replay.reblock import Reblocked
 from tuner.replay.scenarios import SCENARIO_FILE, ScenarioBook, ScenarioError, load_scenarios, shipped_scenarios
 from tuner.replay.trace import Trace, TracedRequest
 
@@ -185,7 +186,7 @@ def test_the_gpu_has_a_bucket_that_is_cheaper_than_a_smaller_one() -> None:
 
 def test_drafters_gain_about_what_was_measured_of_them() -> None:
     trace = generate(BOOK, "mixed", 1)
-    played = FixedRuns(trace).play("suffix", 6)
+    played = FixedRuns(Reblocked(trace)).play("suffix", 6)
     ends = np.cumsum(played.cycle_count)
     edits = [index for index, one in enumerate(trace.requests) if one.route == "code-edit"]
     cycles = sum(int(played.cycle_count[index]) for index in edits)

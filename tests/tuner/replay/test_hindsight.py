@@ -8,9 +8,8 @@ import pytest
 from policies.cycle_policy import PassCost
 from policies.types import PLAIN
 from tests.tuner.replay.small_traces import STEPPED_COSTS, small_trace
-from tuner.replay.fixed_play import FixedRuns
+from tuner.replay.fixed_play import Arm, FixedRuns
 from tuner.replay.hindsight import (
-    Arm,
     Hindsight,
     StaticPlayer,
     best_fixed,
@@ -20,6 +19,7 @@ from tuner.replay.hindsight import (
 )
 from tuner.replay.oracle import Truth
 from tuner.replay.played import account
+from tuner.replay.reblock import Reblocked
 from tuner.replay.simulate import simulate
 from tuner.replay.trace import TracedRequest
 
@@ -29,7 +29,7 @@ LENGTHS = range(17)
 def test_the_account_of_a_fixed_arm_is_what_a_run_of_it_takes() -> None:
     trace = small_trace(1, requests=400, loads=(1, 2, 4, 8), hold=40)
     accounted = Hindsight(Truth(trace)).fixed_seconds()
-    runs = FixedRuns(trace)
+    runs = FixedRuns(Reblocked(trace))
     for drafter, length in itertools.product(trace.drafters, LENGTHS):
         arm = (drafter, length) if length else (PLAIN, 0)
         assert accounted[arm] == pytest.approx(account(trace, runs.play(drafter, length)).seconds, rel=0.02)
@@ -39,7 +39,7 @@ def test_the_account_of_a_fixed_arm_is_what_a_run_of_it_takes() -> None:
 def test_the_best_fixed_arm_is_the_best_of_all_that_can_be_run(seed: int) -> None:
     trace = small_trace(seed, requests=300, loads=(1, 4), hold=30)
     hindsight = Hindsight(Truth(trace))
-    runs = FixedRuns(trace)
+    runs = FixedRuns(Reblocked(trace))
     seconds = {
         (drafter, length): account(trace, runs.play(drafter, length)).seconds
         for drafter, length in itertools.product(trace.drafters, LENGTHS)
@@ -54,7 +54,7 @@ def test_plain_is_the_best_fixed_arm_where_no_draft_pays() -> None:
     hindsight = Hindsight(Truth(trace))
     assert not hindsight.speculates
     assert set(hindsight.by_load().values()) == {(PLAIN, 0)}
-    plain = account(trace, FixedRuns(trace).play("copy", 0)).seconds
+    plain = account(trace, FixedRuns(Reblocked(trace)).play("copy", 0)).seconds
     assert simulate(trace, best_fixed(hindsight), 0).seconds == pytest.approx(plain)
 
 
@@ -94,3 +94,15 @@ def test_a_drafter_that_cannot_be_chosen_is_told_by_what_it_does_on_the_whole() 
     assert list(single.proposed) == sorted(single.proposed)
     each = [one.prompt_tokens + 1 + one.output_tokens / 2 for one in trace.requests]
     assert single.kv_tokens == pytest.approx(sum(each) / len(each))
+
+
+def test_settings_that_know_no_load_take_the_same_with_and_without_the_loop() -> None:
+    trace = small_trace(14, requests=200, loads=(1, 3), hold=20)
+    truth = Truth(trace)
+    for make in (best_fixed, best_per_context):
+        player = make(Hindsight(truth))
+        assert not player.by_load
+        fixed = account(trace, FixedRuns(truth.blocks).play_arms([player.arm(one) for one in trace.requests]))
+        assert fixed.seconds == simulate(trace, player, 0).seconds
+    for make in (best_per_load, best_per_context_and_load):
+        assert make(Hindsight(truth)).by_load

@@ -112,7 +112,7 @@ def test_the_oracle_takes_less_than_every_fixed_arm_and_confidence_does_not_cost
     trace = small_trace(5, requests=400, loads=(1, 2, 4, 8), hold=40)
     truth = Truth(trace)
     oracle = simulate(trace, Oracle(truth), 0).seconds
-    runs = FixedRuns(trace)
+    runs = FixedRuns(Reblocked(trace))
     fixed = [account(trace, runs.play(drafter, length)).seconds for drafter in trace.drafters for length in range(17)]
     assert oracle < min(fixed) * 0.99
     assert simulate(trace, ConfidentOracle(truth), 0).seconds < oracle

@@ -19,6 +19,7 @@ from tuner.replay.baselines.fixed import Fixed
 from tuner.replay.fixed_play import FixedRuns
 from tuner.replay.played import WINDOW_REQUESTS, Played, account
 from tuner.replay.player import Running, Shadowed, World
+from tuner.replay.reblock import Reblocked
 from tuner.replay.simulate import play, simulate
 from tuner.replay.trace import Costs, Trace
 
@@ -164,7 +165,7 @@ def _plain_seconds(trace: Trace, played: Played, load: Sequence[int]) -> list[fl
 @given(SEEDS, st.sampled_from(("copy", "learned", PLAIN)), st.integers(0, 16))
 def test_a_fixed_run_is_what_the_loop_gives_for_a_player_that_does_that(seed: int, drafter: str, length: int) -> None:
     trace = changing(small_trace(seed, loads=(3, 1, 5)))
-    assert same(FixedRuns(trace).play(drafter, length), play(trace, Fixed(drafter, length), seed))
+    assert same(FixedRuns(Reblocked(trace)).play(drafter, length), play(trace, Fixed(drafter, length), seed))
 
 
 @settings(max_examples=25, deadline=None)
@@ -181,7 +182,7 @@ def test_fixed_runs_may_have_another_arm_for_each_request(seed: int) -> None:
             for one in running:
                 one.requested = one.cap
 
-    assert same(FixedRuns(trace).play_arms(arms), play(trace, ByRequest(PLAIN, 0), seed))
+    assert same(FixedRuns(Reblocked(trace)).play_arms(arms), play(trace, ByRequest(PLAIN, 0), seed))
 
 
 @settings(max_examples=25, deadline=None)
@@ -280,7 +281,7 @@ class Copying(Watching):
 
 def _blocks(trace: Trace, drafter: str, length: int) -> dict[int, list[tuple[int, int]]]:
     """(proposed, accepted) of each block of a fixed run that asks for something, by request."""
-    played = FixedRuns(trace).play(drafter, length)
+    played = FixedRuns(Reblocked(trace)).play(drafter, length)
     blocks: dict[int, list[tuple[int, int]]] = {}
     at = 0
     for request, count in enumerate(played.cycle_count):

@@ -29,26 +29,29 @@ NEWTON_TOLERANCE = 1e-4
 
 def normal_hedge(regrets: list[float]) -> list[float]:
     """Weights that add up to 1, by the cumulative regrets; all the same where none is above 0."""
-    squares = [max(0.0, regret) ** 2 for regret in regrets]
-    largest = max(squares)
     count = len(regrets)
-    if largest <= 0.0:
+    above = [regret for regret in regrets if regret > 0.0]
+    if not above:
         return [1.0 / count] * count
+    if len(above) == 1:
+        return [1.0 if regret > 0.0 else 0.0 for regret in regrets]
+    squares = [regret * regret for regret in above]
+    largest = max(squares)
+    zeros = float(count - len(above))
     # x = 1 / (2 c) solves mean(exp(squares * x)) = e. The log of the mean is convex, so Newton's steps from the right
     # never pass the root: at x = (1 + log N) / largest it is at least 1.
     scale = (1.0 + log(count)) / largest
     for _ in range(NEWTON_STEPS):
-        terms = [exp(square * scale) for square in squares]
-        total = sum(terms)
-        slope = sum([square * term for square, term in zip(squares, terms, strict=True)]) / total
+        total, rise = zeros, 0.0
+        for square in squares:
+            term = exp(square * scale)
+            total += term
+            rise += square * term
         excess = log(total / count) - 1.0
-        scale -= excess / slope
+        scale -= excess * total / rise
         if excess < NEWTON_TOLERANCE:
             break
-    weights = [
-        regret * exp((square - largest) * scale) if regret > 0.0 else 0.0
-        for regret, square in zip(regrets, squares, strict=True)
-    ]
+    weights = [regret * exp((regret * regret - largest) * scale) if regret > 0.0 else 0.0 for regret in regrets]
     total = sum(weights)
     return [weight / total for weight in weights]
 
@@ -58,12 +61,14 @@ class _Query:
 
     __slots__ = ("chances", "drafts", "pending", "regrets")
 
-    def __init__(self, drafts: list[DraftTrace]) -> None:
+    def __init__(self, drafts: list[tuple[DraftTrace, int]]) -> None:
+        """`drafts`: of each drafter, with its block length."""
         self.drafts = drafts
         self.regrets = [0.0] * len(drafts)
         self.chances = [1.0 / len(drafts)] * len(drafts)
-        self.pending: list[tuple[int, list[float]]] = []
-        """Where blocks began whose outcome is not known yet, and the chances that were played there."""
+        self.pending: list[tuple[int, list[float], list[float]]] = []
+        """Of blocks whose outcome is not known yet: the position at which it is, the chances that were played, and each
+        drafter's loss."""
 
 
 class HedgeSpec:
@@ -74,7 +79,8 @@ class HedgeSpec:
     def __init__(self, lengths: Mapping[str, int]) -> None:
         """`lengths`: the block length of each drafter."""
         self._lengths = lengths
-        self._longest = max(lengths.values())
+        longest = max(lengths.values())
+        self._losses = [1.0 - (accepted + 1) / (longest + 1) for accepted in range(longest + 1)]
         self._drafters: tuple[str, ...] = ()
         self._random = random.Random(0)
 
@@ -89,14 +95,15 @@ class HedgeSpec:
 
     def admit(self, one: Running, load: int) -> None:
         """No regret yet."""
-        one.notes = _Query([one.request.drafts[drafter] for drafter in self._drafters])
+        one.notes = _Query([(one.request.drafts[drafter], self._lengths[drafter]) for drafter in self._drafters])
 
     def plan(self, running: list[Running]) -> None:
         """Each sequence's own draw."""
+        choose, drafters = self._random.choices, self._drafters
         for one in running:
             query: _Query = one.notes
-            query.pending.append((one.position, query.chances))
-            one.drafter = self._random.choices(self._drafters, query.chances)[0]
+            query.pending.append(self._block(query, one.position))
+            one.drafter = choose(drafters, query.chances)[0]
             one.requested = self._lengths[one.drafter]
 
     def verify(self, running: list[Running]) -> None:
@@ -106,36 +113,33 @@ class HedgeSpec:
         """All outcomes that the text has reached."""
         for one in running:
             query: _Query = one.notes
-            waiting = []
-            learned = False
-            for start, chances in query.pending:
-                outcome = self._outcome(query.drafts, start, one.position)
-                if outcome is None:
-                    waiting.append((start, chances))
-                    continue
-                learned = True
-                losses = [1.0 - (accepted + 1) / (self._longest + 1) for accepted in outcome]
-                mean = sum([chance * loss for chance, loss in zip(chances, losses, strict=True)])
-                for drafter, loss in enumerate(losses):
-                    query.regrets[drafter] += mean - loss
-            query.pending = waiting
-            if learned:
-                query.chances = normal_hedge(query.regrets)
+            position = one.position
+            known = [block for block in query.pending if block[0] <= position]
+            if known:
+                query.pending = [block for block in query.pending if block[0] > position]
+                regrets = query.regrets
+                for _, chances, losses in known:
+                    mean = sum([chance * loss for chance, loss in zip(chances, losses, strict=True)])
+                    for drafter, loss in enumerate(losses):
+                        regrets[drafter] += mean - loss
+                query.chances = normal_hedge(regrets)
 
-    def _outcome(self, drafts: list[DraftTrace], start: int, position: int) -> list[int] | None:
-        """What each drafter's block at `start` would have had accepted; None while one's is not known at `position`."""
-        known = position - start
-        outcome = []
-        for drafter, draft in zip(self._drafters, drafts, strict=True):
-            length = self._lengths[drafter]
-            accepted = min(draft.kept[start], length)
+    def _block(self, query: _Query, start: int) -> tuple[int, list[float], list[float]]:
+        """What `_Query.pending` keeps of blocks of all drafters at `start`."""
+        reached = 0
+        losses = []
+        for draft, length in query.drafts:
+            accepted, end = draft.kept[start], draft.offered[start]
+            if end > length:
+                end = length
             # The text tells of a rejection at its position, and of a block that ends by itself at its last draft.
-            if accepted >= known and accepted < min(draft.offered[start], length):
-                return None
-            if accepted > known:
-                return None
-            outcome.append(accepted)
-        return outcome
+            known = accepted + 1
+            if accepted >= end:
+                accepted = known = end
+            if known > reached:
+                reached = known
+            losses.append(self._losses[accepted])
+        return start + reached, query.chances, losses
 
     def finish(self, one: Running) -> None:
         """Nothing outlives a query."""

@@ -21,15 +21,22 @@ MOST_LENGTH = 12
 
 
 class _Posterior:
-    """One context: D drafters, 12 positions."""
+    """One context: for each of D drafters, how many blocks had 0..12 drafts requested, proposed, accepted, or lost
+    right behind so many."""
 
-    __slots__ = ("kept", "lost", "offered", "requested")
+    __slots__ = ("accepted", "lost", "proposed", "requested")
 
     def __init__(self, drafters: int) -> None:
-        self.kept: Floats = np.ones((drafters, MOST_LENGTH))
-        self.lost: Floats = np.ones((drafters, MOST_LENGTH))
-        self.offered: Floats = np.ones((drafters, MOST_LENGTH))
-        self.requested: Floats = np.ones((drafters, MOST_LENGTH))
+        self.requested, self.proposed, self.accepted, self.lost = (
+            [[0] * (MOST_LENGTH + 1) for _ in range(drafters)] for _ in range(4)
+        )
+
+    def drawn(self, random: np.random.Generator) -> tuple[Floats, Floats]:
+        """Tokens emitted, by a draw, and drafts proposed in the mean, for each drafter and block length: (D, 12)."""
+        counts = np.array((self.requested, self.proposed, self.accepted))
+        requested, proposed, kept = 1.0 + counts[:, :, :0:-1].cumsum(axis=2)[:, :, ::-1]
+        survival = random.beta(kept, 1.0 + np.array(self.lost)[:, :-1]).cumprod(axis=1)
+        return 1.0 + survival.cumsum(axis=1), (proposed / requested).cumsum(axis=1)
 
 
 class Thompson:
@@ -58,9 +65,7 @@ class Thompson:
         posterior = self._contexts.get(context)
         if posterior is None:
             posterior = self._contexts[context] = _Posterior(len(self._drafters))
-        survival = self._random.beta(posterior.kept, posterior.lost).cumprod(axis=1)
-        proposed = (posterior.offered / posterior.requested).cumsum(axis=1)
-        one.notes = posterior, 1.0 + survival.cumsum(axis=1), proposed
+        one.notes = posterior, *posterior.drawn(self._random)
         self._load = 0
 
     def plan(self, running: list[Running]) -> None:
@@ -68,13 +73,14 @@ class Thompson:
         load = len(running)
         if load != self._load:
             self._load = load
-            for one in running:
-                _, emitted, proposed = one.notes
-                kv_tokens = one.kv_tokens
-                rates = emitted / self._costs.seconds(load, kv_tokens, proposed)
-                place, length = divmod(int(rates.argmax()), MOST_LENGTH)
-                plain = 1.0 / self._costs.plain_seconds(load, kv_tokens)
-                speculates = rates[place, length] > plain
+            emitted, proposed = np.array([one.notes[1:] for one in running]).swapaxes(0, 1)
+            seconds = self._costs.seconds(load, [one.kv_tokens for one in running], proposed)
+            rates = (emitted / seconds).reshape(load, -1)
+            for one, rate, option in zip(
+                running, rates.max(axis=1).tolist(), rates.argmax(axis=1).tolist(), strict=True
+            ):
+                place, length = divmod(option, MOST_LENGTH)
+                speculates = rate > 1.0 / self._costs.plain_seconds(load, one.kv_tokens)
                 one.drafter = self._drafters[place] if speculates else PLAIN
                 one.cap = length + 1 if speculates else 0
         for one in running:
@@ -89,13 +95,11 @@ class Thompson:
             if one.requested:
                 posterior: _Posterior = one.notes[0]
                 place = self._places[one.drafter]
-                if one.accepted:
-                    posterior.kept[place, : one.accepted] += 1.0
+                posterior.requested[place][one.requested] += 1
+                posterior.proposed[place][one.proposed] += 1
+                posterior.accepted[place][one.accepted] += 1
                 if one.accepted < one.requested:
-                    posterior.lost[place, one.accepted] += 1.0
-                posterior.requested[place, : one.requested] += 1.0
-                if one.proposed:
-                    posterior.offered[place, : one.proposed] += 1.0
+                    posterior.lost[place][one.accepted] += 1
 
     def finish(self, one: Running) -> None:
         """The load changes, which the next plan sees."""
@@ -119,9 +123,11 @@ class _CostTables:
         """Of a plain cycle."""
         return self._target.seconds(load, load, load * kv_tokens)
 
-    def seconds(self, load: int, kv_tokens: int, proposed: Floats) -> Floats:
-        """(D, 12): by drafter and block length, for so many drafts a block as are `proposed`, (D, 12)."""
-        fixed = load * (self._target.sequence_seconds + kv_tokens * self._target.kv_token_seconds)
+    def seconds(self, load: int, kv_tokens: list[int], proposed: Floats) -> Floats:
+        """(load, D, 12): by sequence, drafter and block length, were all like it, with its context and so many drafts
+        a block as are `proposed`, (load, D, 12)."""
+        kv = np.array(kv_tokens)[:, None, None]
+        fixed = load * (self._target.sequence_seconds + kv * self._target.kv_token_seconds)
         steps = proposed if load == 1 else self._steps
         found: Floats = (
             np.interp(load * (1.0 + proposed), self._rows, self._pass)
