@@ -108,7 +108,7 @@ class CostModel:
         deviation = self._deviations.get(key)
         if deviation is None:
             deviation = self._deviations[key] = fit.deviation(tokens, load, kv_tokens) / predicted
-        if deviation < _SURE * noise and self._test.add(relative / math.hypot(noise, deviation)):
+        if deviation < _SURE * noise and self._test.add(relative, math.hypot(noise, deviation)):
             self._changed = True
             fit.start_anew()
             self._renew()

@@ -1,5 +1,6 @@
 """The cost model: what was calibrated wrong is found while serving, change is noticed, and nothing else is."""
 
+import math
 import random
 import statistics
 
@@ -97,7 +98,7 @@ def test_a_change_is_found_within_some_cycles_and_forgotten_fast() -> None:
         delays.append(next(delay for delay in range(200) if serve(model, slower, chance, cycles=1)))
         serve(model, slower, chance, cycles=200)
         assert error(model, slower, [mixed(chance) for _ in range(100)]) < 0.025
-    assert max(delays) <= 20
+    assert max(delays) <= 64
 
 
 def test_shapes_that_became_dearer_than_the_others_are_told_apart_from_a_slower_machine() -> None:
@@ -118,6 +119,21 @@ def test_shapes_that_became_dearer_than_the_others_are_told_apart_from_a_slower_
 def test_cycles_that_cost_what_they_did_raise_no_alarm() -> None:
     model = CostModel(engine(calibration(CPU)))
     assert serve(model, CPU.seconds, random.Random(6), cycles=8000) == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_neighbours_of_the_process_that_come_and_go_and_drift_raise_no_alarm(seed: int) -> None:
+    """As seen on two cores that others used as well: 10 cycles at a time a fifth slower, and 3 % up and down."""
+    now = 0
+
+    def shared(tokens: int, load: int, kv_tokens: int) -> float:
+        nonlocal now
+        now += 1
+        burst = 1.2 if now % 90 < 10 else 1.0
+        return burst * (1.0 + 0.03 * math.sin(now / 100)) * CPU.seconds(tokens, load, kv_tokens)
+
+    model = CostModel(engine(calibration(CPU)))
+    assert serve(model, shared, random.Random(seed), cycles=4000, noise=0.015) == 0
 
 
 def test_errors_are_those_of_predictions_made_before_learning_by_range_of_tokens() -> None:
