@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from policies.cycle_policy import DraftCost, PassCost
 from policies.stats import CycleStats, EngineInfo
@@ -17,6 +18,8 @@ _CLIP = 2.0
 """A cycle counts with an error of at most this many standard deviations, so that a stall moves little (Huber 1964)."""
 _REFIT_CYCLES = 64
 """Cycles after which the fit is renewed whatever the caller does: residuals of an old fit would be alike."""
+_HEAVY = 0.01
+"""A drafter of which one draft takes less than this share of a plain pass leaves the cache as it was."""
 _SURE = 0.2
 """The test for change leaves out shapes whose prediction is less sure than this share of the noise of a cycle."""
 
@@ -44,8 +47,11 @@ class CostModel:
         self._changed = False
         self._folded = 0
         self._noise = _NOISE_AT_START
-        self._deviations: dict[tuple[int, int], float] = {}
-        """Of predictions, by (tokens, load), since the last fit."""
+        self._deviations: dict[tuple[int, int, bool], float] = {}
+        """Of predictions, by (tokens, load) and whether something heavy drafted, since the last fit."""
+        self._heavy: frozenset[str] = frozenset()
+        """Drafters that slow the target's pass after them."""
+        self._find_heavy()
 
     @property
     def cost(self) -> PassCost | None:
@@ -54,8 +60,16 @@ class CostModel:
 
     @property
     def draft_costs(self) -> Mapping[str, DraftCost]:
-        """By drafter, as of the last `refit`; one without an entry was never seen to draft."""
-        return self._drafts.costs
+        """By drafter, as of the last `refit`; one without an entry was never seen to draft. By how much a drafter slows
+        the target's pass is in the cost of its call."""
+        costs = self._drafts.costs
+        if self._fit is None or not self._heavy:
+            return costs
+        slower = self._fit.drafted_seconds
+        return {
+            name: replace(cost, call_seconds=cost.call_seconds + slower) if name in self._heavy else cost
+            for name, cost in costs.items()
+        }
 
     @property
     def error(self) -> float | None:
@@ -100,22 +114,24 @@ class CostModel:
         if fit is None:
             return
         tokens, load, kv_tokens = stats.tokens, stats.load, stats.kv_tokens
-        predicted = fit.cost.seconds(tokens, load, kv_tokens)
+        # Lookups take no time to speak of: what shadows take beyond that, something heavy took.
+        drafted = not self._heavy.isdisjoint(stats.draft_seconds) or stats.shadow_seconds > _HEAVY * seconds
+        predicted = fit.seconds(tokens, load, kv_tokens, drafted=drafted)
         relative = seconds / predicted - 1.0
         self._errors.add(tokens, relative)
         noise = self._noise
-        key = tokens, load
+        key = tokens, load, drafted
         deviation = self._deviations.get(key)
         if deviation is None:
-            deviation = self._deviations[key] = fit.deviation(tokens, load, kv_tokens) / predicted
+            deviation = self._deviations[key] = fit.deviation(tokens, load, kv_tokens, drafted=drafted) / predicted
         if deviation < _SURE * noise and self._test.add(relative, math.hypot(noise, deviation)):
             self._changed = True
             fit.start_anew()
             self._renew()
-            deviation = fit.deviation(tokens, load, kv_tokens) / predicted
+            deviation = fit.deviation(tokens, load, kv_tokens, drafted=drafted) / predicted
         limit = _CLIP * math.hypot(noise, deviation)
         clipped = predicted * (1.0 + min(max(relative, -limit), limit))
-        fit.fold(Shape(tokens, load, kv_tokens, clipped), noise * predicted)
+        fit.fold(Shape(tokens, load, kv_tokens, clipped, drafted), noise * predicted)
         self._folded += 1
         if self._folded >= _REFIT_CYCLES:
             self._renew()
@@ -130,9 +146,15 @@ class CostModel:
     def _renew(self) -> None:
         assert self._fit is not None
         self._fit.refit()
+        self._find_heavy()
         self._noise = max(self._errors.noise(_NOISE_AT_START), _LEAST_NOISE)
         self._deviations.clear()
         self._folded = 0
+
+    def _find_heavy(self) -> None:
+        if self._fit is not None:
+            least = _HEAVY * self._fit.cost.seconds(1, 1, 0)
+            self._heavy = frozenset(name for name, cost in self._drafts.costs.items() if cost.seconds(1, 1, 1) > least)
 
 
 def _pass_seconds(stats: CycleStats) -> float:

@@ -1,6 +1,9 @@
 """Seconds of a pass of the target, learned while it serves.
 
-    seconds = f(tokens) + a * load + b * kv_tokens,   f linear between knots
+    seconds = f(tokens) + a * load + b * kv_tokens + d * drafted,   f linear between knots
+
+where `drafted` is 1 if a drafter with layers of its own ran before it: the target's weights then have to come from
+memory again. That is a cost of drafting, and no part of `PassCost`.
 
 A calibration at start says how cost grows, with errors of its own: a handful of quick passes, each shape some percent
 off. So it is a prior, not data. With c_k, c_a, c_b the calibrated coefficients, what is fitted are the ratios r of the
@@ -10,9 +13,10 @@ truth to them:
                       e: what the calibration got wrong, normal, `SPREAD` wide, alike at shapes that are near each other
                          (Ornstein-Uhlenbeck in the logarithm of tokens, so its precision is tridiagonal)
 
-and live cycles, weighted by how well the model predicts cycles, each fading with those that come later. The prior never
-fades: shapes that are not served keep what was calibrated, times the speed that the others show. Nothing rises or falls
-by force: a shape that is cheaper than a smaller one is found to be.
+and live cycles, weighted by how well the model predicts cycles, each fading with those that come later; d is not
+calibrated, and expected to be a small share of a pass. The prior never fades: shapes that are not served keep what was
+calibrated, times the speed that the others show. Nothing rises or falls by force: a shape that is cheaper than a
+smaller one is found to be.
 """
 
 import math
@@ -33,6 +37,8 @@ _SPEED_SPREAD = 1.0
 """The speed is as good as free: two readings tell more."""
 _LEAST_SECONDS = 1e-6
 """No pass is predicted to be quicker than this."""
+_DRAFTED = 0.05
+"""Standard deviation of d, as a share of the least pass."""
 _ROUGHNESS = 0.02
 """Of a calibrated f: relative size of a bend that costs as much as a measurement missed by as much."""
 _LEAST_RATIO = 0.1
@@ -52,6 +58,7 @@ class Shape:
     load: int
     kv_tokens: int
     seconds: float
+    drafted: bool = False
 
 
 class PassFit:
@@ -63,9 +70,9 @@ class PassFit:
             raise ValueError("a fit of the cost of a pass needs calibrated shapes; run the engine's calibration")
         self._knots = _knots_of(calibration)
         self._calibrated = _calibrated(calibration, self._knots)
-        """c_1..c_n, c_a, c_b."""
+        """c_1..c_n, c_a, c_b, and what d is measured in."""
         self._fade = 0.5 ** (1.0 / half_life_cycles)
-        self._size = len(self._knots) + 2
+        self._size = len(self._knots) + 3
         self._prior = _prior(self._knots)
         # Lists: single elements are read and written with every cycle.
         self._live = [[0.0] * self._size for _ in range(self._size)]
@@ -75,9 +82,17 @@ class PassFit:
         self._covariance: list[list[float]] = []
         self._speed = 1.0
         self._speed_before = 1.0
+        self.drafted_seconds = 0.0
+        """d, as of the last `refit`."""
         self.cost = self._solve()
 
-    def shares(self, tokens: int, load: int, kv_tokens: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    def seconds(self, tokens: int, load: int, kv_tokens: int, *, drafted: bool) -> float:
+        """Predicted, as of the last `refit`."""
+        return self.cost.seconds(tokens, load, kv_tokens) + (self.drafted_seconds if drafted else 0.0)
+
+    def shares(
+        self, tokens: int, load: int, kv_tokens: int, *, drafted: bool
+    ) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """The coefficients that a pass depends on, and the seconds of each as calibrated."""
         knots, calibrated = self._knots, self._calibrated
         upper = 1
@@ -86,16 +101,18 @@ class PassFit:
             upper += 1
         share = (tokens - knots[upper - 1]) / (knots[upper] - knots[upper - 1]) if tokens > knots[0] else 0.0
         size = self._size
-        return (upper - 1, upper, size - 2, size - 1), (
+        places = (upper - 1, upper, size - 3, size - 2)
+        seconds = (
             (1.0 - share) * calibrated[upper - 1],
             share * calibrated[upper],
-            load * calibrated[-2],
-            kv_tokens * calibrated[-1],
+            load * calibrated[-3],
+            kv_tokens * calibrated[-2],
         )
+        return ((*places, size - 1), (*seconds, calibrated[-1])) if drafted else (places, seconds)
 
-    def deviation(self, tokens: int, load: int, kv_tokens: int) -> float:
+    def deviation(self, tokens: int, load: int, kv_tokens: int, *, drafted: bool) -> float:
         """Standard deviation of the prediction for a pass, in seconds, as of the last `refit`."""
-        places, seconds = self.shares(tokens, load, kv_tokens)
+        places, seconds = self.shares(tokens, load, kv_tokens, drafted=drafted)
         covariance = self._covariance
         variance = 0.0
         for place, left in zip(places, seconds, strict=True):
@@ -109,7 +126,7 @@ class PassFit:
         # The newest has the largest weight, instead of all older ones being multiplied each time.
         self._weight /= self._fade
         scale = self._weight / noise_seconds**2
-        places, shares = self.shares(shape.tokens, shape.load, shape.kv_tokens)
+        places, shares = self.shares(shape.tokens, shape.load, shape.kv_tokens, drafted=shape.drafted)
         for place, left in zip(places, shares, strict=True):
             self._live_vector[place] += scale * left * shape.seconds
             row = self._live[place]
@@ -122,8 +139,10 @@ class PassFit:
         A machine that became slower for every shape alike is known again as soon as its speed is, and a shape that
         alone became dearer is as free to move as after the start.
         """
+        *of_pass, of_drafting = self._calibrated
         self._calibrated = [
-            max(ratio, _LEAST_RATIO) * each for ratio, each in zip(self._ratios, self._calibrated, strict=True)
+            *(max(ratio, _LEAST_RATIO) * each for ratio, each in zip(self._ratios, of_pass, strict=False)),
+            of_drafting,
         ]
         self._speed_before *= self._speed
         self._live = [[0.0] * self._size for _ in range(self._size)]
@@ -153,9 +172,10 @@ class PassFit:
         *self._ratios, self._speed = (covariance @ vector).tolist()
         self._covariance = covariance.tolist()
         seconds = [max(ratio, 0.0) * each for ratio, each in zip(self._ratios, self._calibrated, strict=True)]
-        knots = [max(each, _LEAST_SECONDS) for each in seconds[:-2]]
+        knots = [max(each, _LEAST_SECONDS) for each in seconds[:-3]]
         knots[-1] = max(knots[-2:])  # beyond what was measured no pass is cheaper
-        return PassCost(self._knots, tuple(knots), seconds[-2], seconds[-1])
+        self.drafted_seconds = seconds[-1]
+        return PassCost(self._knots, tuple(knots), seconds[-3], seconds[-2])
 
 
 def _knots_of(calibration: Sequence[Shape]) -> tuple[int, ...]:
@@ -170,7 +190,7 @@ def _knots_of(calibration: Sequence[Shape]) -> tuple[int, ...]:
 
 
 def _calibrated(calibration: Sequence[Shape], knots: tuple[int, ...]) -> list[float]:
-    """f at the knots, a and b: least squares of relative errors, with a, b >= 0."""
+    """f at the knots, a and b: least squares of relative errors, with a, b >= 0; and the unit of d."""
     count = len(knots)
     terms = np.array([[*_hats(shape.tokens, knots), shape.load, shape.kv_tokens] for shape in calibration])
     rows = terms / np.array([[shape.seconds] for shape in calibration])
@@ -193,7 +213,7 @@ def _calibrated(calibration: Sequence[Shape], knots: tuple[int, ...]) -> list[fl
         free.remove(min(negative, key=lambda place: float(found[place] * np.linalg.norm(columns[:, place]))))
     found[:count] = np.maximum(found[:count], _LEAST_SECONDS)
     found[count - 1] = max(found[count - 2 : count])
-    return [float(value) for value in found]
+    return [*map(float, found), _DRAFTED * float(min(found[:count]))]
 
 
 def _hats(tokens: int, knots: tuple[int, ...]) -> list[float]:
@@ -203,7 +223,7 @@ def _hats(tokens: int, knots: tuple[int, ...]) -> list[float]:
 
 def _prior(knots: tuple[int, ...]) -> Array:
     """Precision of the ratios and, last, of the speed."""
-    size = len(knots) + 2
+    size = len(knots) + 3
     rows = []
     before = 0.0
     for place, knot in enumerate(knots):
@@ -215,10 +235,13 @@ def _prior(knots: tuple[int, ...]) -> Array:
         if place:
             row[place - 1] = -kept
         rows.append(row / (SPREAD * math.sqrt(1.0 - kept**2)))
-    for place in (size - 2, size - 1):
+    for place in (size - 3, size - 2):
         row = np.zeros(size + 1)
         row[place], row[size] = 1.0, -1.0
         rows.append(row / SPREAD)
+    row = np.zeros(size + 1)
+    row[size - 1] = 1.0
+    rows.append(row)
     row = np.zeros(size + 1)
     row[size] = 1.0 / _SPEED_SPREAD
     rows.append(row)

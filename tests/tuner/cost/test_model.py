@@ -3,6 +3,7 @@
 import math
 import random
 import statistics
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -205,3 +206,51 @@ def test_reading_a_prompt_and_being_loaded_have_their_price() -> None:
     assert model.startup_seconds("ngram", 1000) == 0.0
     assert model.resident_seconds("ngram", 8) == pytest.approx(8e-5)
     assert model.resident_seconds("draft", 8) == 0.0
+
+
+def drafting(drafter: str, call: float, step: float) -> list[DraftTiming]:
+    return [
+        DraftTiming(drafter, count, steps, count * steps, call + step * steps)
+        for count in (1, 4)
+        for steps in (1, 4, 8)
+    ]
+
+
+def test_what_a_heavy_drafter_slows_the_pass_after_it_by_is_a_cost_of_its_call_and_of_no_pass() -> None:
+    model = CostModel(engine(drafting=[*drafting("draft", 0.0002, 0.0004), *drafting("ngram", 0.00002, 0.0)]))
+    assert model.draft_costs["draft"].seconds(1, 4, 4) == pytest.approx(0.0018, rel=0.01)
+    chance = random.Random(7)
+    slower = 0.0007
+    for index in range(600):
+        tokens, load, kv_tokens = mixed(chance)
+        name = ("draft", "ngram", "")[index % 3]
+        spent = {"draft": 0.0018, "ngram": 0.00002}.get(name, 0.0)
+        seconds = TRUE_COST.seconds(tokens, load, kv_tokens) + (slower if name == "draft" else 0.0)
+        model.fold(
+            cycle(
+                load=load,
+                tokens=tokens,
+                kv_tokens=kv_tokens,
+                seconds=seconds * chance.lognormvariate(0.0, 0.02) + spent,
+                draft_seconds={name: spent} if name else {},
+            )
+        )
+        assert not model.changed()
+    assert model.error == pytest.approx(0.0134, abs=0.004), "the median of the noise"
+    assert error(model, TRUE_COST.seconds, [mixed(chance) for _ in range(100)]) < 0.01
+    assert model.draft_costs["draft"].seconds(1, 4, 4) == pytest.approx(0.0018 + slower, abs=0.0001)
+    assert model.draft_costs["ngram"].seconds(1, 4, 4) == pytest.approx(0.00002, abs=0.00001)
+
+
+def test_shadows_of_a_heavy_drafter_slow_the_pass_too_and_are_told_by_their_seconds() -> None:
+    model = CostModel(engine(drafting=drafting("draft", 0.0002, 0.0004)))
+    chance = random.Random(8)
+    for index in range(400):
+        tokens, load, kv_tokens = mixed(chance)
+        spent = 0.004 * (index % 2)
+        seconds = TRUE_COST.seconds(tokens, load, kv_tokens) + (0.0007 if spent else 0.0)
+        one = cycle(load=load, tokens=tokens, kv_tokens=kv_tokens, seconds=seconds + spent)
+        model.fold(replace(one, shadow_seconds=spent))
+    model.refit()
+    assert error(model, TRUE_COST.seconds, [mixed(chance) for _ in range(100)]) < 0.005
+    assert model.draft_costs["draft"].seconds(1, 4, 4) == pytest.approx(0.0018 + 0.0007, abs=0.0001)
