@@ -41,6 +41,9 @@ _DRAFTED = 0.05
 """Standard deviation of d, as a share of the least pass."""
 _ROUGHNESS = 0.02
 """Of a calibrated f: relative size of a bend that costs as much as a measurement missed by as much."""
+_TIES = (1e-3, 1e-2)
+"""What a and b cost where shapes cannot tell them from f, or from each other: as `_ROUGHNESS`, for the seconds that a
+typical shape has of them. Shapes of one load or of one context say nothing of another."""
 _LEAST_RATIO = 0.1
 """No shape becomes cheaper than this share of what was calibrated, from one change to the next."""
 _DENSE = 1.05
@@ -82,6 +85,8 @@ class PassFit:
         self._covariance: list[list[float]] = []
         self._speed = 1.0
         self._speed_before = 1.0
+        self._drafted_before = 0.0
+        """What d was found to be before the last change, in its unit."""
         self.drafted_seconds = 0.0
         """d, as of the last `refit`."""
         self.cost = self._solve()
@@ -144,6 +149,7 @@ class PassFit:
             *(max(ratio, _LEAST_RATIO) * each for ratio, each in zip(self._ratios, of_pass, strict=False)),
             of_drafting,
         ]
+        self._drafted_before = self._ratios[-1]
         self._speed_before *= self._speed
         self._live = [[0.0] * self._size for _ in range(self._size)]
         self._live_vector = [0.0] * self._size
@@ -168,6 +174,7 @@ class PassFit:
         matrix = self._prior.copy()
         matrix[:size, :size] += np.array(self._live)
         vector = np.array([*self._live_vector, _SPEED_SPREAD**-2])
+        vector[size - 1] += self._drafted_before
         covariance = np.linalg.inv(matrix)
         *self._ratios, self._speed = (covariance @ vector).tolist()
         self._covariance = covariance.tolist()
@@ -201,8 +208,10 @@ def _calibrated(calibration: Sequence[Shape], knots: tuple[int, ...]) -> list[fl
         bend = np.array([right, -(left + right), left]) / (left + right)
         # The last knot was not measured: it goes on as straight as it can.
         bends[place - 1, place - 1 : place + 2] = _ROUGHNESS / typical * bend
-    columns = np.vstack([rows, bends])
-    values = np.concatenate([np.ones(len(rows)), np.zeros(len(bends))])
+    ties = np.zeros((2, count + 2))
+    ties[:, count:] = np.diag(np.array(_TIES) * np.median(terms[:, count:], axis=0) / typical)
+    columns = np.vstack([rows, bends, ties])
+    values = np.concatenate([np.ones(len(rows)), np.zeros(len(bends) + 2)])
     free = list(range(count + 2))
     while True:
         found = np.zeros(count + 2)

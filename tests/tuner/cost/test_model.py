@@ -254,3 +254,28 @@ def test_shadows_of_a_heavy_drafter_slow_the_pass_too_and_are_told_by_their_seco
     model.refit()
     assert error(model, TRUE_COST.seconds, [mixed(chance) for _ in range(100)]) < 0.005
     assert model.draft_costs["draft"].seconds(1, 4, 4) == pytest.approx(0.0018 + 0.0007, abs=0.0001)
+
+
+@pytest.mark.parametrize("loads", [(1,), (1, 2, 4, 8, 16)])
+@pytest.mark.parametrize("contexts", [(96,), (96, 480)])
+def test_shapes_of_one_load_or_one_context_do_not_say_that_a_pass_is_all_context(
+    loads: tuple[int, ...], contexts: tuple[int, ...]
+) -> None:
+    chance = random.Random(9)
+    model = CostModel(
+        engine(
+            [
+                cycle(
+                    load=load,
+                    tokens=load * rows,
+                    kv_tokens=load * context,
+                    seconds=CPU.seconds(load * rows, load, load * context) * chance.lognormvariate(0.0, 0.02),
+                )
+                for load in loads
+                for rows in (1, 2, 3, 5, 9)
+                for context in contexts
+            ]
+        )
+    )
+    served = [(rows * load, load, 250 * load) for load in loads for rows in (1, 3, 9)]
+    assert error(model, CPU.seconds, served) < 0.05
