@@ -50,14 +50,14 @@ class Worth:
 
 @dataclass(frozen=True, slots=True)
 class Menu:
-    """What may be chosen in one context."""
+    """What may be chosen in one context; not edited once it is made."""
 
     loads: tuple[int, ...]
-    options: Mapping[str, tuple[Option, ...]]
+    options: dict[str, tuple[Option, ...]]
     """By drafter, at each of `loads`."""
-    worth: Mapping[str, tuple[float, ...]]
+    worth: dict[str, tuple[float, ...]]
     """By drafter, at each of `loads`: its tokens per second over those of plain, if all that runs is alike."""
-    bounds: Mapping[str, tuple[tuple[float, float], ...]]
+    bounds: dict[str, tuple[tuple[float, float], ...]]
     """By drafter, at each of `loads`: `worth` at the lower and the upper end of what is known."""
 
     def place(self, load: int) -> int:
@@ -86,28 +86,29 @@ def menus(
     `copied` has the curve of what proposes first in a context. There a drafter that is not among the `copying` ones is
     worth what both bring together.
     """
-    options: dict[Key, dict[str, tuple[Option, ...]]] = {key: {} for key in keys}
-    ends: dict[Key, dict[str, list[list[float]]]] = {key: {} for key in keys}
-    for drafter, by_key in curves.items() if keys else ():
-        found = profiles([by_key[key] for key in keys], worth.cap)
-        if drafter not in copying:
-            found = preceded(found, [copied.get(key) for key in keys])
-        each = rates(found, worth.draft_costs.get(drafter), worth.cost, worth.loads, worth.kv_each)
-        best = each.max(axis=(3, 4))
-        fixed = each[:, :, 0, 0].swapaxes(0, 1).tolist()
-        reached = (best / each[..., 0, 0]).transpose(1, 2, 0).tolist()
-        for key, mean, by_length, own in zip(keys, best[:, :, 0].T.tolist(), fixed, reached, strict=True):
-            options[key][drafter] = tuple(Option(*one) for one in zip(mean, map(tuple, by_length), strict=True))
-            ends[key][drafter] = own
-    return {
-        key: Menu(
-            worth.loads,
-            options[key],
-            {name: tuple(mean) for name, (mean, _, _) in ends[key].items()},
-            {name: tuple(zip(low, high, strict=True)) for name, (_, low, high) in ends[key].items()},
-        )
-        for key in keys
-    }
+    if not keys or not curves:
+        return {key: Menu(worth.loads, {}, {}, {}) for key in keys}
+    pairs = [(drafter, key) for drafter in curves for key in keys]
+    found = preceded(
+        profiles([curves[drafter][key] for drafter, key in pairs], worth.cap),
+        [None if drafter in copying else copied.get(key) for drafter, key in pairs],
+    )
+    drafting = [worth.draft_costs.get(drafter) for drafter, _ in pairs]
+    each = rates(found, drafting, worth.cost, worth.loads, worth.kv_each)
+    best = each.max(axis=(3, 4))
+    by_place = zip(
+        best[:, :, 0].T.tolist(),
+        each[:, :, 0, 0].swapaxes(0, 1).tolist(),
+        (best / each[..., 0, 0]).transpose(1, 2, 0).tolist(),
+        strict=True,
+    )
+    made: dict[Key, Menu] = {key: Menu(worth.loads, {}, {}, {}) for key in keys}
+    for (drafter, key), (most, fixed, (mean, low, high)) in zip(pairs, by_place, strict=True):
+        menu = made[key]
+        menu.options[drafter] = tuple(map(Option, most, map(tuple, fixed)))
+        menu.worth[drafter] = tuple(mean)
+        menu.bounds[drafter] = tuple(zip(low, high, strict=True))
+    return made
 
 
 def place_of(load: int, loads: Sequence[int]) -> int:

@@ -34,6 +34,7 @@ from policies.types import (
     Policy,
     RequestFeatures,
 )
+from tuner.acceptance import Curve
 from tuner.baseline import LEARNED, Baseline, Era
 from tuner.decider import Decider, RouteModes
 from tuner.guardrails import GuardrailOptions, Guardrails, GuardrailState
@@ -45,7 +46,7 @@ from tuner.policy_book import PolicyBook
 from tuner.safeguard import Safeguard
 from tuner.safety import Gate
 from tuner.snapshot import PolicySnapshot
-from tuner.survivals import NO_OUTLOOK, NOTHING, Published, barred
+from tuner.survivals import NO_OUTLOOK, NOTHING, barred
 from tuner.switchback import Switchback, SwitchbackOptions
 from tuner.tune.knobs import Point
 from tuner.verdict import Bounds, Findings
@@ -54,6 +55,8 @@ _log = logging.getLogger(__name__)
 _STATE_FORMAT = 2
 _CELLS_A_SECOND = 250.0
 """Contexts times drafters that are recomputed in a second."""
+_UNREAD = NOTHING, NO_OUTLOOK
+"""Of a drafter that may not be weighed."""
 _NAMED_SECONDS = 600.0
 """A drafter's curve in a context is published for so long after it was last given to a request there."""
 
@@ -126,7 +129,6 @@ class Controller:
         self._learning = Learning(info, cap)
         self._safeguard = Safeguard(options.max_slowdown, self._learning)
         self._guides = Guides(options.drafter, options.learning_blocks, self._learning, options.seed)
-        self._published = Published()
         self._changes: list[FoundChange] = []
         self._changes_found: dict[str, int] = {}
         self._guardrails = Guardrails(_with_bounds(options))
@@ -439,12 +441,11 @@ class Controller:
         held = frozenset(
             route for route in self._guardrails.shut if route not in pinned and not (route == ANY and pinned)
         )
+        of_new = self._safeguard.gate is Gate.OPEN
         defaults = {
-            name: self._published.of(name, ANYWHERE, by[ANYWHERE]) if self._may_weigh(name) else (NOTHING, NO_OUTLOOK)
+            name: self._reading(name, ANYWHERE, by[ANYWHERE]) if of_new and self._may_weigh(name) else _UNREAD
             for name, by in self._learning.curves.items()
         }
-        if self._safeguard.gate is not Gate.OPEN:
-            defaults = dict.fromkeys(defaults, (NOTHING, NO_OUTLOOK))
         return CyclePolicy(
             version=version,
             kill=self._orders.killed_everywhere or ANY in held,
@@ -476,10 +477,14 @@ class Controller:
             key: Key = (rest[0], rest[1])
             curve = self._learning.curves.get(drafter, {}).get(key)
             if key in shut or not self._may_weigh(drafter) or not self._safeguard.allows(drafter, key):
-                survivals[drafter, *key], outlooks[drafter, *key] = NOTHING, NO_OUTLOOK
+                survivals[drafter, *key], outlooks[drafter, *key] = _UNREAD
             elif curve is not None:
-                survivals[drafter, *key], outlooks[drafter, *key] = self._published.of(drafter, key, curve)
+                survivals[drafter, *key], outlooks[drafter, *key] = self._reading(drafter, key, curve)
         return survivals, outlooks
+
+    def _reading(self, drafter: str, key: Key, curve: Curve) -> tuple[Survival, Outlook]:
+        reading = self._learning.published.of(drafter, key, curve)
+        return reading.survival, reading.outlook
 
     def _copiers(self, survivals: Mapping[tuple[str, str, str], Survival]) -> dict[tuple[str, str], Copier]:
         """Where the drafter that copies may be weighed, and so may the one that was given."""

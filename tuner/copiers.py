@@ -3,9 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from policies.copying import CopyingChoice
-from policies.cycle_policy import Copier, DraftCost, Outlook, PassCost
+from policies.cycle_policy import Copier, DraftCost, Outlook, PassCost, Survival
 from policies.types import MAX_BLOCK_LENGTH
 from tuner.acceptance import Curve
+from tuner.known_contexts import Key
+from tuner.survivals import Published, Reading
 
 _NEXT_TO_NOTHING = 0.01
 """A drafter copies if a block takes no more than this share of a plain cycle of one sequence."""
@@ -23,15 +25,17 @@ def copying(names: Iterable[str], cost: PassCost, draft_costs: Mapping[str, Draf
 
 
 class Copiers:
-    """Makes them, and keeps each while the curves that it rests on stay; not thread-safe."""
+    """Makes them, and keeps each while what it rests on stays; not thread-safe."""
 
-    def __init__(self, loads: Sequence[int]) -> None:
+    def __init__(self, loads: Sequence[int], published: Published) -> None:
         self._loads = tuple(loads)
-        self._outlooks: dict[tuple[str, tuple[str, str]], tuple[Curve, tuple[Outlook, ...]]] = {}
+        self._published = published
+        self._outlooks: dict[tuple[str, Key], tuple[Survival, tuple[Outlook, ...]]] = {}
+        self._known: dict[Key, tuple[_Basis, Copier | None]] = {}
 
     def of(
         self,
-        key: tuple[str, str],
+        key: Key,
         curves: Mapping[str, Curve],
         cost: PassCost,
         draft_costs: Mapping[str, DraftCost],
@@ -43,19 +47,29 @@ class Copiers:
             curves: by drafter, of this context; only those that may be weighed.
             kv_each: mean context of a sequence, in tokens.
         """
+        readings = {name: self._published.of(name, key, curve) for name, curve in curves.items()}
+        basis = cost, draft_costs, kv_each, readings
+        known = self._known.get(key)
+        if known is None or known[0] != basis:
+            known = self._known[key] = basis, self._made(key, curves, basis)
+        return known[1]
+
+    def _made(self, key: Key, curves: Mapping[str, Curve], basis: "_Basis") -> Copier | None:
+        cost, draft_costs, kv_each, readings = basis
         before = copying(curves, cost, draft_costs)
         others = [name for name in curves if name not in before]
         if not others:
             return None
-        outlooks = {name: curves[name].outlook() for name in others}
         for load in reversed(self._loads):
             choice = CopyingChoice(cost, load, round(kv_each * load))
-            other = max(choice.other(outlooks[name], MAX_BLOCK_LENGTH, draft_costs.get(name)) for name in others)
+            other = max(
+                choice.other(readings[name].outlook, MAX_BLOCK_LENGTH, draft_costs.get(name)) for name in others
+            )
             gains = {
                 name: sum(
                     share * max(0.0, choice.copied(outlook, MAX_BLOCK_LENGTH) - max(other, 0.0))
                     for share, outlook in zip(
-                        curves[name].shares, self._outlooks_of(name, key, curves[name]), strict=False
+                        curves[name].shares, self._outlooks_of(name, key, readings[name].survival), strict=False
                     )
                 )
                 - choice.price(draft_costs[name])
@@ -63,15 +77,16 @@ class Copiers:
             }
             best = max(sorted(gains), key=gains.__getitem__, default="")
             if best and gains[best] > 0.0:
-                return Copier(best, load, self._outlooks_of(best, key, curves[best]))
+                return Copier(best, load, self._outlooks_of(best, key, readings[best].survival))
         return None
 
-    def _outlooks_of(self, name: str, key: tuple[str, str], curve: Curve) -> tuple[Outlook, ...]:
+    def _outlooks_of(self, name: str, key: Key, survival: Survival) -> tuple[Outlook, ...]:
         known = self._outlooks.get((name, key))
-        if known is None or known[0] is not curve:
-            made = tuple(
-                Outlook(tuple(round(value, 4) for value in row), (1.0,) * len(row))
-                for row in curve.survival.by_confidence
-            )
-            known = self._outlooks[name, key] = curve, made
+        if known is None or known[0] is not survival:
+            made = tuple(Outlook(row, (1.0,) * len(row)) for row in survival.by_confidence)
+            known = self._outlooks[name, key] = survival, made
         return known[1]
+
+
+_Basis = tuple[PassCost, Mapping[str, DraftCost], float, Mapping[str, Reading]]
+"""What a copier follows from."""

@@ -13,17 +13,17 @@ from tuner.choice import Menu, Worth, charted_loads, menus
 from tuner.copiers import Copiers, copying
 from tuner.cost import CostModel
 from tuner.known_contexts import MOST_CONTEXTS, Key
-from tuner.survivals import same_cost, same_drafting
+from tuner.survivals import Published, same_cost, same_drafting
 
 ANYWHERE: Key = ("*", "*")
 """Stands for contexts of which nothing is known: the curve over everything."""
 ENGINE_VERSIONS = ("target", "tokenizer", "engine")
 """Versions on which all acceptance rests; a drafter's own counts rest on its version as well."""
-_KV_CYCLES = 100.0
+_KV_CYCLES = 300.0
 """Cycles over which the mean context of a sequence is averaged."""
 _KV_AT_START = 256
-_KV_MATTERS = 0.1
-"""Share by which the mean context must have changed before menus are made again."""
+_KV_MATTERS = 0.03
+"""Share of a plain cycle that the mean context must make before menus are made again."""
 
 
 class ChangeKind(StrEnum):
@@ -66,7 +66,9 @@ class Learning:
         self.copiers: dict[Key, Copier] = {}
         """Of the contexts in which a copied proposal is worth looking at before anything is drafted."""
         self._cap, self._loads = cap, charted_loads(info.slots)
-        self._copiers = Copiers(self._loads)
+        self.published = Published()
+        """What cycles read of the curves."""
+        self._copiers = Copiers(self._loads, self.published)
         self._kv_of_menus = self.kv_each
         self.learn(())
 
@@ -135,7 +137,9 @@ class Learning:
             same_drafting(self.draft_costs[name], new, plain_seconds) for name, new in draft_costs.items()
         ):
             self.draft_costs, moved = draft_costs, True
-        if abs(self.kv_each - self._kv_of_menus) > _KV_MATTERS * self._kv_of_menus:
+        load = self.load
+        longer = cost.kv_token_seconds * load * abs(self.kv_each - self._kv_of_menus)
+        if longer > _KV_MATTERS * cost.seconds(load, load, round(load * self._kv_of_menus)):
             self._kv_of_menus, moved = self.kv_each, True
         return moved
 

@@ -1,6 +1,8 @@
 """What cycles read of the curves, kept as it is until it changed by enough to matter: it crosses to another process."""
 
+import itertools
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from policies.cycle_policy import DraftCost, Outlook, PassCost, Survival
 from policies.ladder import kill_for, pin_for
@@ -13,32 +15,55 @@ NOTHING = Survival(())
 NO_OUTLOOK = Outlook((), ())
 _MATTERS = 0.004
 """Of a survival."""
-_COST_MATTERS = 0.003
+_COST_MATTERS = 0.01
 """Of a predicted time, relative."""
 _MANY, _CONTEXT = 16, 256
 """Sequences, and tokens of context of each, for which times are compared."""
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What cycles read of one curve."""
+
+    survival: Survival
+    outlook: Outlook
+    emitted: tuple[float, ...]
+    """Of the curve that `outlook` was made of."""
+
+
 class Published:
-    """The survival and outlook of each drafter and context as they were last published; not thread-safe."""
+    """What is read of each drafter and context, as it was last published; not thread-safe."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str, str], tuple[Curve, Survival, Outlook]] = {}
+        self._known: dict[tuple[str, str, str], tuple[Curve, Reading]] = {}
 
-    def of(self, drafter: str, key: Key, curve: Curve) -> tuple[Survival, Outlook]:
-        """Those of `curve`, or those published before if they are near enough."""
+    def of(self, drafter: str, key: Key, curve: Curve) -> Reading:
+        """That of `curve`, or the parts published before that are near enough."""
         name = (drafter, *key)
         known = self._known.get(name)
         if known is not None and known[0] is curve:
-            return known[1], known[2]
-        survival, outlook = rounded(curve), _rounded_outlook(curve)
-        if known is not None:
-            if _near_rows(known[1].by_confidence, survival.by_confidence):
-                survival = known[1]
-            if _near(known[2].survival, outlook.survival) and _near(known[2].offered, outlook.offered):
-                outlook = known[2]
-        self._known[name] = curve, survival, outlook
-        return survival, outlook
+            return known[1]
+        reading = _read(curve, None if known is None else known[1])
+        self._known[name] = curve, reading
+        return reading
+
+
+def _read(curve: Curve, before: Reading | None) -> Reading:
+    if before is None:
+        return Reading(curve.survival, curve.outlook(), curve.emitted)
+    survival, outlook, emitted = before.survival, before.outlook, before.emitted
+    if not _near_rows(survival.by_confidence, curve.survival.by_confidence):
+        survival = curve.survival
+    # An outlook's survivals come no further apart than the steps of what is emitted: pooling only averages them.
+    if not (_near(outlook.offered, curve.offered) and _near(_steps(emitted), _steps(curve.emitted))):
+        outlook, emitted = curve.outlook(), curve.emitted
+    if survival is before.survival and outlook is before.outlook:
+        return before
+    return Reading(survival, outlook, emitted)
+
+
+def _steps(emitted: Sequence[float]) -> list[float]:
+    return [after - before for before, after in itertools.pairwise(emitted)]
 
 
 def barred(keys: Iterable[Key], orders: Orders, now: float) -> set[Key]:
@@ -58,22 +83,10 @@ def barred(keys: Iterable[Key], orders: Orders, now: float) -> set[Key]:
     return found
 
 
-def rounded(curve: Curve) -> Survival:
-    """Rounded, so that a change too small to matter is none."""
-    return Survival(tuple(tuple(round(value, 4) for value in row) for row in curve.survival.by_confidence))
-
-
-def _rounded_outlook(curve: Curve) -> Outlook:
-    outlook = curve.outlook()
-    return Outlook(
-        tuple(round(value, 4) for value in outlook.survival), tuple(round(value, 4) for value in outlook.offered)
-    )
-
-
 def same_drafting(left: DraftCost, right: DraftCost, cycle_seconds: float) -> bool:
-    """Whether both predict the same times, within `_COST_MATTERS` of a cycle, for one sequence and for many."""
+    """Whether both predict the same times, within `_COST_MATTERS` of a cycle with them, for one sequence and many."""
     return all(
-        abs(left.seconds(*call) - right.seconds(*call)) <= _COST_MATTERS * cycle_seconds
+        abs(left.seconds(*call) - right.seconds(*call)) <= _COST_MATTERS * (cycle_seconds + left.seconds(*call))
         for call in ((1, 1, 1), (1, 8, 8), (_MANY, 1, _MANY), (_MANY, 8, 8 * _MANY))
     )
 
@@ -83,7 +96,9 @@ def _near_rows(left: Sequence[Sequence[float]], right: Sequence[Sequence[float]]
 
 
 def _near(left: Sequence[float], right: Sequence[float]) -> bool:
-    return len(left) == len(right) and all(abs(a - b) < _MATTERS for a, b in zip(left, right, strict=True))
+    if len(left) != len(right):
+        return False
+    return all(-_MATTERS < one - other < _MATTERS for one, other in zip(left, right, strict=True))
 
 
 def same_cost(left: PassCost, right: PassCost) -> bool:

@@ -106,7 +106,7 @@ def test_report_10_a_language_that_does_not_pay_is_gated_by_itself() -> None:
 
 def test_report_5_load_that_swings_around_an_edge_makes_no_new_versions(served: SimulatedEngine) -> None:
     engine = SimulatedEngine(TWO_ROUTES, DEMO)
-    engine.serve([EDIT, STORY], 4, 200)
+    engine.serve([EDIT, STORY], 4, 400)
     settled = len(engine.changes)
     for _ in range(10):
         for load in (7, 9):

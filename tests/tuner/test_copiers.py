@@ -7,6 +7,7 @@ from policies.cycle_policy import DraftCost, PassCost, Survival
 from tuner.acceptance import Curve
 from tuner.copiers import Copiers, copying
 from tuner.cost.rates import preceded, profiles, rates
+from tuner.survivals import Published
 
 COST = PassCost((1, 8, 64), (0.010, 0.0105, 0.030), 0.0001, 0.0)
 DRAFTING = {
@@ -48,7 +49,7 @@ def test_what_takes_next_to_no_time_can_only_copy() -> None:
 
 
 def test_where_text_repeats_itself_the_copier_goes_first_at_every_load_and_knows_how_sure_it_is() -> None:
-    found = Copiers((1, 4, 16)).of(KEY, {"ngram": REPEATING, "head": HEAD}, COST, DRAFTING, 100.0)
+    found = Copiers((1, 4, 16), Published()).of(KEY, {"ngram": REPEATING, "head": HEAD}, COST, DRAFTING, 100.0)
     assert found is not None
     assert (found.drafter, found.most_load) == ("ngram", 16)
     assert found.of(2).survival[0] == pytest.approx(0.97)
@@ -56,11 +57,11 @@ def test_where_text_repeats_itself_the_copier_goes_first_at_every_load_and_knows
 
 
 def test_a_copier_that_is_nearly_always_silent_is_not_worth_its_time() -> None:
-    assert Copiers((1, 4, 16)).of(KEY, {"ngram": SILENT, "head": HEAD}, COST, DRAFTING, 100.0) is None
+    assert Copiers((1, 4, 16), Published()).of(KEY, {"ngram": SILENT, "head": HEAD}, COST, DRAFTING, 100.0) is None
 
 
 def test_without_another_drafter_there_is_nothing_to_go_before() -> None:
-    assert Copiers((1, 4, 16)).of(KEY, {"ngram": REPEATING}, COST, DRAFTING, 100.0) is None
+    assert Copiers((1, 4, 16), Published()).of(KEY, {"ngram": REPEATING}, COST, DRAFTING, 100.0) is None
 
 
 def test_a_drafter_behind_a_copier_is_worth_what_both_bring() -> None:
@@ -74,7 +75,7 @@ def test_a_drafter_behind_a_copier_is_worth_what_both_bring() -> None:
     assert both.asked == pytest.approx(0.7 * alone.asked)
     assert (both.emitted[0, 0, 0, 0], both.rows[0, 0, 0], both.variance[0, 0, 0]) == (1.0, 0.0, 0.0)
     reached = [
-        float(np.max(rates(one, DRAFTING[name], COST, (1,), 100.0)[:, :, 0]))
+        float(np.max(rates(one, [DRAFTING[name]], COST, (1,), 100.0)[:, :, 0]))
         for one, name in ((both, "head"), (alone, "head"), (copied, "ngram"))
     ]
     assert reached[0] > 1.05 * max(reached[1:])

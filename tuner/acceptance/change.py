@@ -11,15 +11,22 @@ One cell: with mu the mean over t blocks, mu_1 that of the first s and mu_2 that
 
 (Bernoulli GLR, Besson, Kaufmann, Maillard and Seznec 2022; the threshold as the project's notes, 5.7, give it).
 
-A drafter: what its latest requests brought, t kl(kept / t, expected / t), against what their own cells' means say that
-they should have; so a shift between contexts is no change. It finds in a few dozen requests what no cell has seen often
-enough.
+A drafter: what its latest requests brought against what their own cells' means say that they should have, so that a
+shift between contexts is no change. It finds in a few dozen requests what no cell has seen often enough. With
+D = t kl(kept / t, expected / t) over the requests of a language, divided by what the means' own errors add to it, a
+change is found when
+
+    D of all languages together,  or  log of the Chernoff bound on P(chi^2_m >= 2 sum of D over the m languages)
+
+is beyond the same threshold: the first finds what moves everything one way, the second what is better in one language
+and worse in another, as when drafters change places.
 
 Splits are tried on a grid that is fine near the end and geometric before it, kept as an exponential histogram (Datar
 et al. 2002), so memory grows as log t.
 """
 
 import math
+from collections import deque
 from dataclasses import dataclass
 
 DELTA = 0.01
@@ -34,8 +41,9 @@ _EQUAL_PIECES = 6
 """Pieces of one size before the oldest two of them become one."""
 _LEAST_BLOCKS = 20.0
 """Effective blocks of a cell before what its requests bring beyond its mean says anything."""
-_MEAN_DOUBT = 2.0
-"""What that is divided by, since the means are estimates."""
+_SPLITS = (3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128)
+"""Of the latest requests of a drafter, how many are held against what was known before them. What is older, its cells
+have found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,62 +69,23 @@ class Change:
     """The mark of the last request before it."""
 
 
-_Sums = tuple[float, float, float]
-
-
 @dataclass(slots=True)
 class _Piece:
     requests: int
     mark: int
     """Of its last request."""
-    sums: _Sums
-
-
-class _Pieces:
-    """Sums over requests in order, in few pieces."""
-
-    __slots__ = ("due", "pieces")
-
-    def __init__(self) -> None:
-        self.pieces: list[_Piece] = []
-        self.due = 0
-
-    def add(self, mark: int, sums: _Sums, requests: int = 1) -> bool:
-        """Whether it is time for a test."""
-        self.pieces.append(_Piece(requests, mark, sums))
-        end = len(self.pieces)
-        while end:
-            size = self.pieces[end - 1].requests
-            first = end - 1
-            while first > 0 and self.pieces[first - 1].requests == size:
-                first -= 1
-            if end - first <= _EQUAL_PIECES:
-                break
-            older, newer = self.pieces[first], self.pieces[first + 1]
-            sums = _added(older.sums, newer.sums)
-            self.pieces[first : first + 2] = [_Piece(older.requests + newer.requests, newer.mark, sums)]
-            end = first + 1
-        self.due += 1
-        return self.due % _TEST_EVERY == 0
-
-    def total(self) -> _Sums:
-        total = (0.0, 0.0, 0.0)
-        for piece in self.pieces:
-            total = _added(total, piece.sums)
-        return total
-
-
-def _added(left: _Sums, right: _Sums) -> _Sums:
-    return left[0] + right[0], left[1] + right[1], left[2] + right[2]
+    blocks: float
+    kept: float
 
 
 class CellTest:
-    """The requests of one cell, in the order in which they finished."""
+    """The requests of one cell, in the order in which they finished, in few pieces."""
 
-    __slots__ = ("_pieces", "blocks", "kept")
+    __slots__ = ("_due", "_pieces", "blocks", "kept")
 
     def __init__(self) -> None:
-        self._pieces = _Pieces()
+        self._pieces: list[_Piece] = []
+        self._due = 0
         self.blocks = 0.0
         """Effective ones, of all requests."""
         self.kept = 0.0
@@ -125,7 +94,22 @@ class CellTest:
         """Count one request (or what is known of several); True when it is time for `find`."""
         self.blocks += blocks
         self.kept += kept
-        return self._pieces.add(mark, (blocks, kept, 0.0), requests)
+        pieces = self._pieces
+        pieces.append(_Piece(requests, mark, blocks, kept))
+        end = len(pieces)
+        while end:
+            size = pieces[end - 1].requests
+            first = end - 1
+            while first > 0 and pieces[first - 1].requests == size:
+                first -= 1
+            if end - first <= _EQUAL_PIECES:
+                break
+            older, newer = pieces[first], pieces[first + 1]
+            joined = _Piece(2 * size, newer.mark, older.blocks + newer.blocks, older.kept + newer.kept)
+            pieces[first : first + 2] = [joined]
+            end = first + 1
+        self._due += 1
+        return self._due % _TEST_EVERY == 0
 
     @property
     def known_mean(self) -> float | None:
@@ -139,7 +123,7 @@ class CellTest:
         total, kept = self.blocks, self.kept
         if kept <= 0.0 or kept >= total:
             return None
-        pieces = self._pieces.pieces
+        pieces = self._pieces
         mean = kept / total
         best = math.log(3.0 * max(total, 1.0) ** 1.5 / delta)
         split, requests, later = 0, 0, sum(piece.requests for piece in pieces)
@@ -148,8 +132,8 @@ class CellTest:
         for index, piece in enumerate(pieces[:-1], start=1):
             requests += piece.requests
             later -= piece.requests
-            blocks += piece.sums[0]
-            good += piece.sums[1]
+            blocks += piece.blocks
+            good += piece.kept
             if requests < _LEAST_REQUESTS:
                 continue
             if later < _LEAST_REQUESTS:
@@ -161,39 +145,96 @@ class CellTest:
             return None
         mark = pieces[split - 1].mark
         del pieces[:split]
-        self.blocks, self.kept, *_ = self._pieces.total()
+        self.blocks = sum([piece.blocks for piece in pieces])
+        self.kept = sum([piece.kept for piece in pieces])
         return Change(before[1] / before[0], self.kept / self.blocks, mark)
 
 
-class DrafterTest:
-    """The requests of one drafter against the means of their cells, in the order in which they finished."""
+@dataclass(frozen=True, slots=True)
+class _Request:
+    context: tuple[str, str]
+    """Its language is what counts together."""
+    blocks: float
+    kept: float
+    mean: float
+    """Of its cell before it, which rests on `known` effective blocks."""
+    known: float
+    mark: int
 
-    __slots__ = ("_pieces",)
+
+@dataclass(slots=True)
+class _Latest:
+    """The latest requests of one language: effective blocks, first drafts kept, and what their cells led to expect."""
+
+    blocks: float = 0.0
+    kept: float = 0.0
+    expected: float = 0.0
+    doubt: float = 0.0
+    """What errors of the cells' means add to the variance, in blocks: n^2 / N for a cell of n blocks since and N
+    before."""
+
+    @property
+    def excess(self) -> float:
+        if self.blocks <= 0.0:
+            return 0.0
+        return _distance(self.blocks, self.kept, self.expected / self.blocks) / (1.0 + self.doubt / self.blocks)
+
+
+class DrafterTest:
+    """The latest requests of one drafter against the means of their cells."""
+
+    __slots__ = ("_requests", "_seen")
 
     def __init__(self) -> None:
-        self._pieces = _Pieces()
+        self._requests: deque[_Request] = deque(maxlen=_SPLITS[-1])
+        self._seen = 0
 
-    def add(self, blocks: float, kept: float, mean: float, mark: int) -> bool:
-        """Count one request of a cell of that `mean`; True when it is time for `find`."""
-        return self._pieces.add(mark, (blocks, kept, blocks * mean))
+    def add(self, context: tuple[str, str], blocks: float, kept: float, mean: float, known: float, mark: int) -> bool:
+        """Count one request of a cell whose `mean` rests on `known` effective blocks; True when it is time for
+        `find`."""
+        self._requests.append(_Request(context, blocks, kept, mean, known, mark))
+        self._seen += 1
+        return self._seen % _TEST_EVERY == 0
 
     def find(self, delta: float) -> Change | None:
         """As `CellTest.find`. Before and after are shares over the mix of contexts since the change."""
-        pieces = self._pieces.pieces
-        sums = (0.0, 0.0, 0.0)
-        requests = 0
-        best = math.log(3.0 * max(sum(piece.requests for piece in pieces), 1) ** 1.5 / delta)
+        best = math.log(6.0 * self._seen**1.5 / delta)
         change = None
-        for index in range(len(pieces) - 1, 0, -1):
-            sums = _added(sums, pieces[index].sums)
-            requests += pieces[index].requests
-            blocks, kept, expected = sums
-            if requests < _LEAST_REQUESTS or blocks <= 0.0:
+        cells: dict[tuple[str, str], tuple[float, float, float]] = {}
+        languages: dict[str, _Latest] = {}
+        for count, one in enumerate(reversed(self._requests), start=1):
+            language = languages.setdefault(one.context[1], _Latest())
+            blocks, expected, doubt = cells.get(one.context, (0.0, 0.0, 0.0))
+            blocks += one.blocks
+            # The older the mean, the less of the change is in it already.
+            now = blocks, blocks * one.mean, blocks**2 / one.known
+            cells[one.context] = now
+            language.blocks += one.blocks
+            language.kept += one.kept
+            language.expected += now[1] - expected
+            language.doubt += now[2] - doubt
+            if count not in _SPLITS:
                 continue
-            gain = _distance(blocks, kept, expected / blocks) / _MEAN_DOUBT
-            if gain >= best:
-                best, change = gain, Change(expected / blocks, kept / blocks, pieces[index - 1].mark)
+            found = list(languages.values())
+            every = _Latest(
+                sum([each.blocks for each in found]),
+                sum([each.kept for each in found]),
+                sum([each.expected for each in found]),
+                sum([each.doubt for each in found]),
+            )
+            apart = sum([each.excess for each in found])
+            gain = max(every.excess, _chi_square_bound(2.0 * apart, len(found)))
+            if gain >= best and count < len(self._requests):
+                mark = self._requests[-count - 1].mark
+                best, change = gain, Change(every.expected / every.blocks, every.kept / every.blocks, mark)
         return change
+
+
+def _chi_square_bound(value: float, freedom: int) -> float:
+    """-log of Chernoff's bound on the probability that chi-square with `freedom` reaches `value`."""
+    if value <= freedom:
+        return 0.0
+    return 0.5 * (value - freedom - freedom * math.log(value / freedom))
 
 
 def effective(blocks: float, correlation: float) -> float:

@@ -106,8 +106,14 @@ def estimate(counts: Counts, contexts: Sequence[tuple[str, str]], strength: floa
     everything = _summed(every, apart, 2)[:1]
     cells = every[chosen]
     margins = Margins(everything - cells, in_route[route_of] - cells, in_language[language_of] - cells)
-    spread = spread_of(cells, margins, strength, fall)
-    shrunk = _with_all(shrink(cells, margins, spread, strength, fall), everything, strength, fall)
+    chain = chained(
+        np.concatenate((margins.everything.at, everything.at)),
+        np.concatenate((margins.everything.accepted, everything.accepted)),
+        strength,
+        fall,
+    )
+    spread = spread_of(cells, margins, chain[:-1], strength)
+    shrunk = _with_all(shrink(cells, margins, chain[:-1], spread, strength, fall), everything, chain[-1:])
 
     curves = survivals(shrunk.hazards)
     offered = curves[:, 0].copy()
@@ -160,13 +166,13 @@ def _summed(counts: Counted, group_of: list[int], groups: int) -> Counted:
     return Counted(*parts)
 
 
-def _with_all(cells: Shrunk, everything: Counted, strength: float, fall: float) -> Shrunk:
-    """The cells, and the drafter over everything as a last row, which borrows from nothing."""
+def _with_all(cells: Shrunk, everything: Counted, hazards: Floats) -> Shrunk:
+    """The cells, and the drafter over everything, with its `hazards`, as a last row, which borrows from nothing."""
     buckets = everything.shares.shape[1]
     total = everything.shares.sum(axis=1)
     shares = (everything.shares + 1.0 / buckets) / (total + 1.0)[:, None]
     return Shrunk(
-        np.concatenate((cells.hazards, chained(everything, strength, fall))),
+        np.concatenate((cells.hazards, hazards)),
         np.concatenate((cells.blocks, everything.at + 1.0)),
         np.concatenate((cells.shares, shares)),
         np.concatenate((cells.share_blocks, total + 1.0)),

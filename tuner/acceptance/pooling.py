@@ -64,29 +64,31 @@ class Shrunk:
     """(cells,)"""
 
 
-def chained(counts: Counted, strength: float, fall: float) -> Floats:
-    """Hazards over everything: each position's prior is the position before it (times `fall`)."""
-    hazards = np.empty_like(counts.at)
-    before: Floats = np.full(counts.at.shape[:-1], _START)
+def chained(at: Floats, accepted: Floats, strength: float, fall: float) -> Floats:
+    """Hazards over everything, (cells, B, 16): each position's prior is the position before it (times `fall`)."""
+    hazards = np.empty_like(at)
+    before: Floats = np.full(at.shape[:-1], _START)
     worth = _START_BLOCKS
-    for position in range(counts.at.shape[-1]):
-        at = counts.at[..., position]
-        before = (worth * before + counts.accepted[..., position]) / (worth + at)
+    for position in range(at.shape[-1]):
+        before = (worth * before + accepted[..., position]) / (worth + at[..., position])
         hazards[..., position] = before
         before = before * fall
         worth = strength
     return hazards
 
 
-def spread_of(cells: Counted, margins: Margins, strength: float, fall: float) -> Spread:
-    """By the method of moments, from cells and their margins; `strength` is the prior worth of relatives."""
+def spread_of(cells: Counted, margins: Margins, everything: Floats, strength: float) -> Spread:
+    """By the method of moments, from cells and their margins; `strength` is the prior worth of relatives.
+
+    `everything` has the hazards over all that is not the cell's, as `chained` makes them.
+    """
     prior = 1.0 / (1.0 + strength)
     known = np.full(cells.at.shape[1], prior)
     cells, margins = (
         _first_positions(cells),
         Margins(*map(_first_positions, (margins.everything, margins.route, margins.language))),
     )
-    everything = chained(margins.everything, strength, fall)
+    everything = everything[..., :_COMPARED]
     by_route = _posterior(margins.route, everything, known)
     by_language = _posterior(margins.language, everything, known)
     middle = _joined(by_route, by_language, everything)
@@ -96,9 +98,10 @@ def spread_of(cells: Counted, margins: Margins, strength: float, fall: float) ->
     return Spread(of_cells, (of_routes + of_languages) / 2.0)
 
 
-def shrink(cells: Counted, margins: Margins, spread: Spread, strength: float, fall: float) -> Shrunk:
-    """Every cell's hazards and shares; counts are effective ones."""
-    everything = chained(margins.everything, strength, fall)
+def shrink(
+    cells: Counted, margins: Margins, everything: Floats, spread: Spread, strength: float, fall: float
+) -> Shrunk:
+    """Every cell's hazards and shares; counts are effective ones, and `everything` is as in `spread_of`."""
     by_route = _posterior(margins.route, everything, spread.margins)
     by_language = _posterior(margins.language, everything, spread.margins)
     relatives = _joined(by_route, by_language, everything)

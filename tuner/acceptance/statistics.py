@@ -31,10 +31,14 @@ _ALERT_FACTOR = 20.0
 """What `delta` is multiplied by once something has changed: what changes one context seldom leaves the others alone."""
 _ALERT_FINISHES = 400
 """Finished requests, each counted once for every drafter that proposed in it, for which that holds."""
+_HARDLY_SEEN = 0.25
+"""Of the requests in which a drafter was found to have changed: others that had fewer may have changed as well."""
 _NEWS = 0.08
-"""Curves of a drafter are made again when the blocks of one of its cells have grown by this share."""
-_ALSO = 0.25
-"""So is then every curve whose own cell has grown by this part of that."""
+"""Curves of a drafter are made again when its blocks have grown by this share,"""
+_NEWS_OF_A_CELL = 0.25
+"""or those of one of its cells by this one."""
+_ALSO = 0.1
+"""Then every curve is made again whose own cell has grown by this part of that."""
 _GROWTH = math.log(1.05)
 """So is every curve when what it borrows from has grown by this much, though its own cell is unchanged."""
 
@@ -144,7 +148,12 @@ class Acceptance:
         """
         wanted = list(dict.fromkeys(contexts))
         made = self._made.get(drafter)
-        if made is None or drafter in self._changed or any(context not in made.curves for context in wanted):
+        if (
+            made is None
+            or drafter in self._changed
+            or any(context not in made.curves for context in wanted)
+            or self._news(drafter) > _NEWS * (self._strength + made.pooled.blocks)
+        ):
             made = self._make(drafter, wanted, made)
         return made.pooled, {context: made.curves[context] for context in wanted}
 
@@ -268,7 +277,7 @@ class Acceptance:
     def _look_for_change(self, key: _Key, cell: Cell, one: Finished) -> None:
         blocks, kept = _first_drafts(one, cell.correlation(self._replica))
         delta = self._delta * (_ALERT_FACTOR if self._finishes <= self._alerted_until else 1.0)
-        mean = cell.test.known_mean
+        mean, known = cell.test.known_mean, cell.test.blocks
         if cell.test.add(blocks, kept, self._finishes):
             change = cell.test.find(delta)
             if change is not None:
@@ -279,11 +288,12 @@ class Acceptance:
         if mean is None:
             return
         test = self._tests.setdefault(drafter, DrafterTest())
-        if test.add(blocks, kept, mean, self._finishes):
+        if test.add(key[1:], blocks, kept, mean, known, self._finishes):
             change = test.find(delta)
             if change is not None:
                 del self._tests[drafter]
                 self._restart_all(drafter, change.mark)
+                self._doubt_others(drafter, change.mark)
                 self._raise_alarm(Alarm(drafter, ANY, ANY, change.before, change.after))
 
     def _raise_alarm(self, alarm: Alarm) -> None:
@@ -302,6 +312,16 @@ class Acceptance:
                     cell.test.add(*_first_drafts(landmark.finished, correlation), landmark.mark)
         self._margins = {key: cell for key, cell in self._margins.items() if key[0] != drafter}
         self._changed.add(drafter)
+
+    def _doubt_others(self, drafter: str, mark: int) -> None:
+        """Forget those that were hardly seen since `mark`: the text or the target may be what changed, and nobody
+        looked."""
+        since: dict[str, int] = {}
+        for key, cell in self._cells.items():
+            since[key[0]] = since.get(key[0], 0) + sum(landmark.mark > mark for landmark in cell.finished)
+        for other, seen in since.items():
+            if seen < _HARDLY_SEEN * since[drafter]:
+                self._restart_all(other, mark)
 
     def _touch(self, key: _Key, cell: Cell) -> None:
         """It is not what it was: whatever rests on it is made again."""
@@ -334,6 +354,10 @@ class Acceptance:
         margin.absorb(cell, self._replica, self._epoch_blocks)
         self._touch(key, margin)
 
+    def _news(self, drafter: str) -> int:
+        """Blocks since its curves were made."""
+        return sum([cell.news for key, cell in self._cells.items() if key[0] == drafter])
+
     def _make(self, drafter: str, wanted: list[tuple[str, str]], before: _Made | None) -> _Made:
         cells = sorted(
             ((key, cell) for part in (self._cells, self._margins) for key, cell in part.items() if key[0] == drafter),
@@ -362,7 +386,7 @@ class Acceptance:
         for row in due:
             cell = own.get(contexts[row])
             if cell is not None:
-                cell.news, cell.due = 0, max(1, int(_NEWS * (self._strength + found.blocks[row])))
+                cell.news, cell.due = 0, max(1, int(_NEWS_OF_A_CELL * (self._strength + found.blocks[row])))
         self._made[drafter] = made
         self._changed.discard(drafter)
         return made

@@ -24,22 +24,22 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Profiles:
-    """What one sequence brings to a cycle with one drafter, in each of several contexts. Lengths are 0..cap."""
+    """What one sequence brings to a cycle, by drafter and context: a row for each. Lengths are 0..cap."""
 
     emitted: Array
-    """(contexts, 3, cuts, lengths): mean tokens, as expected and at the lower and upper end of what is known."""
+    """(rows, 3, cuts, lengths): mean tokens, as expected and at the lower and upper end of what is known."""
     rows: Array
-    """(contexts, cuts, lengths): mean drafts verified."""
+    """(rows, cuts, lengths): mean drafts verified."""
     variance: Array
-    """(contexts, cuts, lengths): of the drafts verified."""
+    """(rows, cuts, lengths): of the drafts verified."""
     offered: Array
-    """(contexts, lengths): mean drafts offered, verified or not."""
+    """(rows, lengths): mean drafts offered, verified or not."""
     asked: Array
-    """(contexts, cap): the share of blocks in which so many are offered, from 1 on."""
+    """(rows, cap): the share of blocks in which so many are offered, from 1 on."""
 
 
 def profiles(curves: Sequence[Curve], cap: int) -> Profiles:
-    """Of the drafter that `curves` are of, a row for each of them.
+    """A row for each of `curves`.
 
     What a cut takes away from a block of any length is taken from the survivals by confidence, in proportion.
     """
@@ -67,7 +67,7 @@ def profiles(curves: Sequence[Curve], cap: int) -> Profiles:
 def preceded(found: Profiles, copiers: Sequence[Curve | None]) -> Profiles:
     """Of blocks that a copier's proposal takes the place of where it promises more, as `policies.copying` does.
 
-    `copiers` has a curve, or None, for each context of `found`.
+    `copiers` has a curve, or None, for each row of `found`.
     """
     places = [place for place, curve in enumerate(copiers) if curve is not None]
     if not places:
@@ -93,24 +93,28 @@ def preceded(found: Profiles, copiers: Sequence[Curve | None]) -> Profiles:
     return Profiles(emitted, rows, variance, left[:, 0] * found.offered, left[:, 0] * found.asked)
 
 
-def rates(found: Profiles, drafting: DraftCost | None, cost: PassCost, loads: Sequence[int], kv_each: float) -> Array:
-    """(loads, contexts, 3, cuts, lengths): tokens per second; `kv_each` is the mean context of a sequence."""
+def rates(
+    found: Profiles, drafting: Sequence[DraftCost | None], cost: PassCost, loads: Sequence[int], kv_each: float
+) -> Array:
+    """(loads, rows, 3, cuts, lengths): tokens per second.
+
+    Args:
+        drafting: for each row of `found`; None where it is free.
+        kv_each: mean context of a sequence, in tokens.
+    """
     load = np.array(loads, dtype=np.float64)[:, None, None, None]
     rows, spread = load * found.rows, np.sqrt(load * found.variance)
     most = load * np.arange(rows.shape[3])
     seconds = np.zeros_like(rows) + load * (cost.sequence_seconds + cost.kv_token_seconds * kv_each)
     for offset, weight in _NODES:
         seconds += weight * pass_seconds(cost, load + np.minimum(np.maximum(rows + offset * spread, 0.0), most))
-    if drafting is not None:
-        at = load[..., 0]
-        silent = np.minimum(np.maximum(1.0 - found.asked, 0.0), 1.0) ** at
-        spent = (
-            drafting.call_seconds
-            + drafting.sequence_seconds * at
-            + drafting.step_seconds * np.cumsum(1.0 - silent, axis=2)
-            + drafting.row_seconds * at * found.offered[:, 1:]
-        )
-        seconds[..., 1:] += spent[:, :, None]
+    prices = np.array([_terms(price) for price in drafting])
+    call, sequence, step, row = prices.T[:, :, None]
+    at = load[..., 0]
+    silent = np.minimum(np.maximum(1.0 - found.asked, 0.0), 1.0) ** at
+    steps = np.cumsum(1.0 - silent, axis=2)
+    spent = call + sequence * at + step * steps + row * at * found.offered[:, 1:]
+    seconds[..., 1:] += spent[:, :, None]
     return load[..., None] * found.emitted / seconds[:, :, None]
 
 
@@ -129,6 +133,12 @@ def _from_zero(values: Array) -> Array:
     return np.concatenate([np.zeros((*values.shape[:-1], 1)), values], axis=-1)
 
 
+def _terms(price: DraftCost | None) -> tuple[float, float, float, float]:
+    if price is None:
+        return 0.0, 0.0, 0.0, 0.0
+    return price.call_seconds, price.sequence_seconds, price.step_seconds, price.row_seconds
+
+
 def _by_bucket(curves: Sequence[Curve], cap: int) -> tuple[Array, Array]:
     """Survivals (curves, B, cap) and shares (curves, B); a curve with fewer buckets than others has none of those."""
     buckets = max(len(curve.shares) for curve in curves)
@@ -139,5 +149,5 @@ def _by_bucket(curves: Sequence[Curve], cap: int) -> tuple[Array, Array]:
 
 
 def _offered_if_any(asked: Array, shares: Array) -> Array:
-    """(contexts, cap): the share of blocks in which so many are offered, of those in which any is."""
+    """(rows, cap): the share of blocks in which so many are offered, of those in which any is."""
     return np.minimum(asked / np.maximum(1.0 - shares[:, :1], 1e-9), 1.0)
