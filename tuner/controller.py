@@ -57,6 +57,8 @@ _CELLS_A_SECOND = 250.0
 """Contexts times drafters that are recomputed in a second."""
 _UNREAD = NOTHING, NO_OUTLOOK
 """Of a drafter that may not be weighed."""
+_YOUNG_SHARE = 0.1
+"""Of the time since the start, or since something was found to have changed: the least time between recomputations."""
 _NAMED_SECONDS = 600.0
 """A drafter's curve in a context is published for so long after it was last given to a request there."""
 
@@ -144,7 +146,7 @@ class Controller:
         self._orders = Orders(info.drafters)
         bounds = Bounds(cap, options.margin, options.learning_blocks)
         self._book = PolicyBook(info.model, bounds, options.min_change_seconds)
-        self._recomputed_at = self._ticked_at = monotonic()
+        self._recomputed_at = self._young_at = monotonic()
         self._switchback = Switchback(options.switchback, options.seed, self._recomputed_at)
         self._snapshot_version = 0
         self.snapshot = self._snapshot_of(INITIAL_CYCLE_POLICY)
@@ -177,6 +179,8 @@ class Controller:
             self._guides.fold(stats)
             if not stats.window.trial:  # what is tried says nothing of what serves
                 self._baseline.fold_cycle(stats)
+            if self._safeguard.judge():
+                self._publish_changes()
 
     def fold_request(self, stats: RequestStats) -> None:
         """Count a finished request."""
@@ -202,8 +206,6 @@ class Controller:
         with self._lock:
             now = self._monotonic()
             expired = self._orders.drop_expired(self._clock())
-            gate = self._safeguard.judge(now - self._ticked_at)
-            self._ticked_at = now
             found = self._learning.changes()
             self._note(found)
             learned = bool(found) or now - self._recomputed_at >= self._recompute_seconds
@@ -219,7 +221,7 @@ class Controller:
                         self._book.allow(key)
                     if expired or self._book.is_due(key, now):
                         self._judge(key)
-            if self._move_window() or gate or expired or learned:
+            if self._move_window() or expired or learned:
                 self._publish_changes()
             return self._book.take_changes()
 
@@ -370,11 +372,16 @@ class Controller:
     def _recompute_seconds(self) -> float:
         """Longer with many contexts and drafters, so that learning takes about a tenth of a core at most."""
         cells = len(self._contexts.keys) * len(self._learning.curves)
-        return self._options.recompute_seconds * max(1.0, cells / _CELLS_A_SECOND)
+        return self._patience(self._options.recompute_seconds) * max(1.0, cells / _CELLS_A_SECOND)
+
+    def _patience(self, seconds: float) -> float:
+        """At most `seconds`, and less while little is known: what was learned of a young world doubles in moments."""
+        return min(seconds, _YOUNG_SHARE * (self._monotonic() - self._young_at))
 
     def _note(self, found: Sequence[FoundChange]) -> None:
         """Look again where something changed."""
         for change in found:
+            self._young_at = self._monotonic()
             self._guides.grant()
             self._baseline.forget(change.route, change.language)
             self._changes_found[change.kind] = self._changes_found.get(change.kind, 0) + 1
@@ -506,7 +513,7 @@ class Controller:
 
     def _snapshot_of(self, cycle_policy: CyclePolicy) -> PolicySnapshot:
         self._snapshot_version += 1
-        guides, default_guide = self._guides.of(self._contexts.keys, self._book.policies)
+        guides, default_guide = self._guides.of(self._contexts.keys, self._book.policies, self._safeguard.spare)
         return PolicySnapshot(
             version=self._snapshot_version,
             created_at=self._clock(),

@@ -20,6 +20,10 @@ _CHEAP_SHARE = 0.05
 """Of a plain cycle, for one shadow."""
 _DEAR_CHANCE = 0.01
 """Requests beside which a dearer one may run: their whole cycles become slower by it."""
+_CROWD_SHARE = 0.04
+"""Of a plain cycle, for all shadows of a cheap drafter together."""
+_SURVEYED = 0.5
+"""Requests that are given to a drafter of which nobody knows anything."""
 
 
 class Guides:
@@ -28,6 +32,8 @@ class Guides:
     def __init__(self, first: str | None, needed: float, learning: Learning, seed: int) -> None:
         """`first` serves until something is known; `needed` blocks make a drafter known."""
         self._random = random.Random(seed)
+        self._most: dict[str, float] = {}
+        self._surveyed: str | None = None
         self._trials_known: dict[Key, tuple[Menu, int, str, tuple[tuple[str, float], ...]]] = {}
         self._first = first
         self._needed = needed
@@ -50,8 +56,10 @@ class Guides:
         """Something changed: look again."""
         self._allowance.grant()
 
-    def of(self, keys: Iterable[Key], policies: Mapping[Key, Policy]) -> tuple[dict[Key, Guide], Guide]:
-        """The guides of `keys`, and the one of contexts that are new."""
+    def of(self, keys: Iterable[Key], policies: Mapping[Key, Policy], spare: bool) -> tuple[dict[Key, Guide], Guide]:
+        """The guides of `keys`, and the one of contexts that are new; `spare` says whether there is time to explore."""
+        self._most = {name: self._most_shadows(name) for name in self._learning.drafters} if spare else {}
+        self._surveyed = self._unknown() if spare else None
         startup = self._learning.cost_model.startup_seconds
         start = {name: seconds for name in self._learning.drafters if (seconds := startup(name, 1)) > 0.0}
         new = self._guide(ANYWHERE, None, start)
@@ -69,15 +77,15 @@ class Guides:
         if serving not in menu.options:
             serving = explored
         shadows: tuple[tuple[str, float], ...] = ()
-        if self._allowance.seconds > 0.0:
+        if self._allowance.seconds > 0.0 and self._most:
             blocks = {name: curves[key].blocks if key in curves else 0.0 for name, curves in learning.curves.items()}
             shadows = tuple(
-                (name, chance if self.is_cheap(name) else min(chance, _DEAR_CHANCE))
+                (name, min(chance, self._most[name]))
                 for name, chance in chances(Known(menu, place, serving, blocks), self._needed)
             )
         return Guide(
             explored=explored,
-            trials=self._trials(key, menu, place, serving) if self._knows_anything else (),
+            trials=self._trials(key, menu, place, serving),
             shadows=shadows,
             own_shadows=frozenset(name for name in menu.options if self.is_cheap(name)),
             output_tokens=self._outputs.get(key, (0.0, 0.0))[0],
@@ -85,10 +93,14 @@ class Guides:
         )
 
     def _trials(self, key: Key, menu: Menu, place: int, serving: str) -> tuple[tuple[str, float], ...]:
-        """Drawn anew only when the menu or the load is another."""
+        """Of drafters that become known by serving only; drawn anew only when the menu or the load is another."""
+        if self._surveyed is not None and self._surveyed != serving:
+            return (self._surveyed, _SURVEYED), (serving, 1.0 - _SURVEYED)
+        if not self._knows_anything:
+            return ()
         known = self._trials_known.get(key)
         if known is None or known[0] is not menu or known[1:3] != (place, serving):
-            known = self._trials_known[key] = menu, place, serving, trials(menu, place, serving, self._random)
+            known = self._trials_known[key] = menu, place, serving, self._drawn(menu, place, serving)
         return known[3]
 
     def is_cheap(self, drafter: str) -> bool:
@@ -100,6 +112,35 @@ class Guides:
         load = learning.load
         plain_seconds = learning.cost.seconds(load, load, round(load * learning.kv_each))
         return price.seconds(1, _SHADOW_STEPS, _SHADOW_STEPS) <= _CHEAP_SHARE * plain_seconds
+
+    def _drawn(self, menu: Menu, place: int, serving: str) -> tuple[tuple[str, float], ...]:
+        found = trials(menu, place, serving, self._random)
+        kept = tuple((name, chance) for name, chance in found if name != serving and not self.is_cheap(name))
+        return (*kept, (serving, 1.0 - sum(chance for _, chance in kept))) if kept else ()
+
+    def _most_shadows(self, drafter: str) -> float:
+        """The largest share of requests beside which a drafter may propose at this load."""
+        learning = self._learning
+        price = learning.draft_costs.get(drafter)
+        if price is None or learning.cost is None:
+            return 1.0
+        if not self.is_cheap(drafter):
+            return _DEAR_CHANCE
+        load = learning.load
+        plain_seconds = learning.cost.seconds(load, load, round(load * learning.kv_each))
+        return min(1.0, _CROWD_SHARE * plain_seconds / price.seconds(load, _SHADOW_STEPS, load * _SHADOW_STEPS))
+
+    def _unknown(self) -> str | None:
+        """A drafter that must serve to become known, and has not: one at a time, since they share no steps."""
+        curves = self._learning.curves
+        return next(
+            (
+                name
+                for name in self._learning.drafters
+                if not self.is_cheap(name) and curves[name][ANYWHERE].blocks < self._needed
+            ),
+            None,
+        )
 
     @property
     def _knows_anything(self) -> bool:

@@ -9,6 +9,10 @@ _SLOWEST_AT_START = 1.5
 _SLOWEST = 2.5
 """Drafting as measured may have met a stall."""
 _SLOWEST_FADE = 0.998
+_REACTION_SECONDS = 0.05
+"""From a cycle to the first that obeys what was judged after it: the telemetry's way here, the policy's way back."""
+_SPARE = 0.5
+"""The part of the cap above which shadows run and unknown drafters are tried."""
 
 
 class Safeguard:
@@ -38,6 +42,7 @@ class Safeguard:
         emitted = sum(one.emitted for one in stats.sequences)
         plain_seconds = cost.seconds(load, load, stats.kv_tokens)
         self._work += emitted * plain_seconds / load
+        self._budget.expect(plain_seconds / load)
         self._slowest = 1.0 + (self._slowest - 1.0) * _SLOWEST_FADE
         drafting = sum(stats.draft_seconds.values()) + stats.shadow_seconds + stats.copying_seconds
         if stats.tokens == load and drafting == 0.0:
@@ -52,12 +57,18 @@ class Safeguard:
         self._budget.finish(self._work)
         self._work = 0.0
 
-    def judge(self, seconds: float) -> bool:
-        """Whether the gate moved. What is open now is so for about `seconds`, the time between two calls."""
+    def judge(self) -> bool:
+        """Whether the gate moved; after each cycle."""
         if self._learning.cost is None:
             return False
-        was, self.gate = self.gate, self._budget.judge(seconds * (1.0 - 1.0 / self._slowest))
+        was, self.gate = self.gate, self._budget.judge(_REACTION_SECONDS * (1.0 - 1.0 / self._slowest))
         return self.gate is not was
+
+    @property
+    def spare(self) -> bool:
+        """Whether there is enough left of the budget to look at what may be no gain."""
+        state = self._budget.state
+        return state.budget_seconds > _SPARE * state.cap_seconds
 
     def allows(self, drafter: str, key: Key) -> bool:
         """Whether `drafter` may be weighed in a context now."""

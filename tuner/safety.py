@@ -54,7 +54,7 @@ class Budget:
     """Not thread-safe."""
 
     def __init__(self, share: float, token_seconds: float) -> None:
-        """`share` is x; `token_seconds` plain seconds of a token at load 1, until requests have ended."""
+        """`share` is x; `token_seconds` plain seconds of a token, until requests have ended."""
         self._share = share
         self._recent: deque[float] = deque(maxlen=WINDOW_REQUESTS)
         self._recent_work = 0.0
@@ -77,6 +77,10 @@ class Budget:
     @property
     def state(self) -> SafetyState:
         return SafetyState(self._gate, self.left, self.cap, self._held)
+
+    def expect(self, token_seconds: float) -> None:
+        """Until requests have ended: what plain takes for one of their tokens at the load that is served."""
+        self._start_work = _START_TOKENS * token_seconds
 
     def fold(self, emitted: int, token_seconds: float, seconds: float, predicted: float) -> None:
         """Count a cycle in which something was drafted.
