@@ -1,7 +1,7 @@
 """How often drafts are kept, by drafter, route, language and confidence: everything counted, as it comes."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,12 +33,13 @@ _ALERT_FINISHES = 400
 """Finished requests, each counted once for every drafter that proposed in it, for which that holds."""
 _HARDLY_SEEN = 0.25
 """Of the requests in which a drafter was found to have changed: others that had fewer may have changed as well."""
-_NEWS = 0.08
+_NEWS = 0.12
 """Curves of a drafter are made again when its blocks have grown by this share,"""
-_NEWS_OF_A_CELL = 0.25
+_NEWS_OF_A_CELL = 0.3
 """or those of one of its cells by this one."""
-_ALSO = 0.1
-"""Then every curve is made again whose own cell has grown by this part of that."""
+_ALSO = 0.2
+"""Then all those are made again of which that is true for this part of the share, other drafters' too: what follows
+from them is then made once."""
 _GROWTH = math.log(1.05)
 """So is every curve when what it borrows from has grown by this much, though its own cell is unchanged."""
 
@@ -143,19 +144,29 @@ class Acceptance:
     def curves(self, drafter: str, contexts: Iterable[tuple[str, str]]) -> tuple[Curve, dict[tuple[str, str], Curve]]:
         """The pooled curve of `drafter`, and one for each of `contexts`, counted or not.
 
-        They are those of a moment ago until something of the drafter has grown by enough to matter, so that time is
-        spent as there is something to learn and not as the clock goes: see `_NEWS`.
+        See `curves_of`.
         """
-        wanted = list(dict.fromkeys(contexts))
-        made = self._made.get(drafter)
-        if (
-            made is None
-            or drafter in self._changed
-            or any(context not in made.curves for context in wanted)
-            or self._news(drafter) > _NEWS * (self._strength + made.pooled.blocks)
-        ):
-            made = self._make(drafter, wanted, made)
-        return made.pooled, {context: made.curves[context] for context in wanted}
+        return self.curves_of((drafter,), contexts)[drafter]
+
+    def curves_of(
+        self, drafters: Iterable[str], contexts: Iterable[tuple[str, str]]
+    ) -> dict[str, tuple[Curve, dict[tuple[str, str], Curve]]]:
+        """The same of several drafters.
+
+        They are those of a moment ago until something has grown by enough to matter, so that time is spent as there is
+        something to learn and not as the clock goes: see `_NEWS`.
+        """
+        names, wanted = list(drafters), list(dict.fromkeys(contexts))
+        growth = {name: self._growth(name, wanted) for name in names}
+        if max(growth.values(), default=0.0) >= _NEWS:
+            for name in names:
+                if growth[name] >= _ALSO * _NEWS:
+                    self._make(name, wanted, self._made.get(name))
+        found = {}
+        for name in names:
+            made = self._made[name]
+            found[name] = made.pooled, {context: made.curves[context] for context in wanted}
+        return found
 
     def contexts(self, drafter: str) -> tuple[tuple[str, str], ...]:
         """(route, language) pairs in which `drafter` has been counted."""
@@ -354,11 +365,15 @@ class Acceptance:
         margin.absorb(cell, self._replica, self._epoch_blocks)
         self._touch(key, margin)
 
-    def _news(self, drafter: str) -> int:
-        """Blocks since its curves were made."""
-        return sum([cell.news for key, cell in self._cells.items() if key[0] == drafter])
+    def _growth(self, drafter: str, wanted: Sequence[tuple[str, str]]) -> float:
+        """By how much what is known of a drafter has grown since its curves were made; infinite if they must be."""
+        made = self._made.get(drafter)
+        if made is None or drafter in self._changed or any(context not in made.curves for context in wanted):
+            return math.inf
+        news = sum([cell.news for key, cell in self._cells.items() if key[0] == drafter])
+        return news / (self._strength + made.pooled.blocks)
 
-    def _make(self, drafter: str, wanted: list[tuple[str, str]], before: _Made | None) -> _Made:
+    def _make(self, drafter: str, wanted: list[tuple[str, str]], before: _Made | None) -> None:
         cells = sorted(
             ((key, cell) for part in (self._cells, self._margins) for key, cell in part.items() if key[0] == drafter),
             key=lambda pair: pair[0],
@@ -389,7 +404,6 @@ class Acceptance:
                 cell.news, cell.due = 0, max(1, int(_NEWS_OF_A_CELL * (self._strength + found.blocks[row])))
         self._made[drafter] = made
         self._changed.discard(drafter)
-        return made
 
 
 def _first_drafts(one: Finished, correlation: float) -> tuple[float, float]:

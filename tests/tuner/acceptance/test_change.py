@@ -44,6 +44,15 @@ class Server:
                 return request
         return 0
 
+    def watch(self, key: int, drafter: str, context: tuple[str, str], mean: float) -> None:
+        """A request beside which `drafter` proposes one draft again and again."""
+        kept = self._generator.random(BLOCKS_OF_A_REQUEST) < mean
+        where = Context("m", *context)
+        for number, good in enumerate(kept):
+            one = sequence(where, key=key, drafter=drafter, requested=1, proposed=1, verified=1, accepted=int(good))
+            self.acceptance.fold(cycle(number, [one]))
+        self.acceptance.finish(key)
+
 
 def test_a_fall_from_60_to_30_percent_is_found_within_30_requests_and_what_came_since_is_kept() -> None:
     server = Server(1)
@@ -99,6 +108,43 @@ def test_a_drafter_that_changed_everywhere_is_found_in_50_requests_over_20_conte
     curves = server.acceptance.curves("ngram", [(route, language) for route, language, _ in contexts])[1]
     assert all(curve.blocks <= 4 * BLOCKS_OF_A_REQUEST for curve in curves.values())
     assert np.mean([curve.unconditioned[0] for curve in curves.values()]) == pytest.approx(0.25, abs=0.08)
+
+
+def test_a_drafter_that_became_better_in_one_language_and_worse_in_another_is_found_in_60_requests() -> None:
+    server = Server(12)
+    contexts = [(f"route-{index}", language) for index in range(5) for language in ("en", "de", "fr", "code")]
+    before = {"en": 0.56, "de": 0.44, "fr": 0.46, "code": 0.38}
+    after = {"en": 0.34, "de": 0.22, "fr": 0.62, "code": 0.68}
+    for route, language in contexts * 10:
+        assert server.serve(1, before[language], route, language) == 0
+    served = 0
+    for route, language in contexts * 3:
+        served += 1
+        if server.serve(1, after[language], route, language):
+            break
+    assert served < 60
+    assert (server.alarms[0].route, server.alarms[0].language) == ("*", "*")
+
+
+def test_a_drafter_that_nobody_looked_at_is_learned_again_when_another_one_changed() -> None:
+    server = Server(13)
+    contexts = [(f"route-{index}", "en") for index in range(8)]
+    for route, language in contexts * 8:
+        assert server.serve(1, 0.6, route, language) == 0
+    for key, drafter in enumerate(("idle", "watched") * 40, start=10_000):
+        server.watch(key, drafter, contexts[key % 8], 0.3)
+    for route, language in contexts:
+        assert server.serve(1, 0.6, route, language) == 0
+    for round_, (route, language) in enumerate(contexts * 12):
+        server.watch(20_000 + round_, "watched", (route, language), 0.3)
+        server.serve(1, 0.2, route, language)
+        if any(alarm.route == "*" for alarm in server.alarms):
+            break
+    assert {alarm.drafter for alarm in server.alarms} == {"ngram"}
+    assert server.alarms[-1].route == "*"
+    found = {name: server.acceptance.curves(name, contexts)[0].blocks for name in ("idle", "watched")}
+    assert found["idle"] == 0.0
+    assert found["watched"] > 1000.0
 
 
 def test_a_shift_between_contexts_is_no_change() -> None:
@@ -169,9 +215,12 @@ def test_at_most_one_false_alarm_of_a_drafter_in_100_stationary_runs_of_20_000_b
         cells, test = [CellTest() for _ in range(10)], DrafterTest()
         for mark, kept in enumerate(run):
             cell = cells[mark % len(cells)]
-            mean = cell.known_mean
+            mean, known = cell.known_mean, cell.blocks
             cell.add(worth, worth * kept / BLOCKS_OF_A_REQUEST, mark)
-            due = mean is not None and test.add(worth, worth * kept / BLOCKS_OF_A_REQUEST, mean, mark)
+            language = "abcde"[mark % 5]
+            due = mean is not None and test.add(
+                (str(mark % 10), language), worth, worth * kept / BLOCKS_OF_A_REQUEST, mean, known, mark
+            )
             if due and test.find(DELTA) is not None:
                 alarms += 1
                 break
@@ -219,5 +268,5 @@ def test_the_memory_of_a_test_grows_as_a_logarithm() -> None:
     test = CellTest()
     for index in range(100_000):
         test.add(10.0, 3.0, index)
-    assert len(test._pieces.pieces) < 120
+    assert len(test._pieces) < 120
     assert test.blocks == pytest.approx(1e6)
