@@ -35,6 +35,7 @@ from engine.scheduler import Scheduler
 from engine.shadowing import due_shadows
 from kernels.sampling import Block, Chosen
 from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy
+from policies.plan import NO_PRICES
 from policies.stats import CycleStats, DraftTiming, EngineStatus
 from policies.types import MAX_BLOCK_LENGTH, PLAIN, Decision
 
@@ -105,6 +106,7 @@ class EngineLoop:
         self._policy: CyclePolicy = INITIAL_CYCLE_POLICY
         self._switched = False
         self._cycle = 0
+        self._prices = NO_PRICES
         self._told_preemptions = 0
         self._told_reused_tokens = 0
         self.stopping = False
@@ -304,7 +306,8 @@ class EngineLoop:
 
     def _run_cycle(self) -> CycleResult | None:
         scheduler = self.scheduler
-        planned = plan_cycle(self.drafters, scheduler.decoding, self._policy)
+        planned = plan_cycle(self.drafters, scheduler.decoding, self._policy, self._prices)
+        self._prices = planned.prices
         lengths, preempted = scheduler.make_room(planned.requested)
         for sequence in preempted:
             self._release_drafts(sequence)

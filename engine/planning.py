@@ -13,7 +13,7 @@ from engine.drafting import Copies, copied_proposals, outlook_of
 from engine.request import RunningSequence
 from engine.slack import slack_seconds
 from policies.cycle_policy import CyclePolicy
-from policies.plan import Prospect, plan
+from policies.plan import NO_PRICES, Prices, Prospect, plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,8 @@ class CyclePlan:
     """For each sequence, what to ask of its drafter, or how many copied drafts are at hand that are taken."""
     rate: float = 0.0
     """`policies.plan.Plan.rate`."""
+    prices: Prices = NO_PRICES
+    """For the next plan."""
     copies: Copies = field(default_factory=Copies)
     seconds: float = 0.0
     """What it took, the copiers included."""
@@ -49,15 +51,20 @@ def block_length(sequence: RunningSequence, policy: CyclePolicy) -> int:
     return max(0, min(sequence.block_length, sequence.remaining - 1))
 
 
-def plan_cycle(drafters: Mapping[str, Drafter], sequences: Sequence[RunningSequence], policy: CyclePolicy) -> CyclePlan:
+def plan_cycle(
+    drafters: Mapping[str, Drafter],
+    sequences: Sequence[RunningSequence],
+    policy: CyclePolicy,
+    near: Prices = NO_PRICES,
+) -> CyclePlan:
     """Ask the copiers, and find the block length to ask of the other drafters: drafting that is not expected to pay is
-    not even asked."""
+    not even asked. `near` are the prices of the plan before."""
     started = time.perf_counter()
     for sequence in sequences:
         sequence.knobs = policy.knobs_of(sequence.decision.context.route)
     caps = tuple(block_length(sequence, policy) for sequence in sequences)
     if all(cap == 0 or sequence.decision.forced for cap, sequence in zip(caps, sequences, strict=True)):
-        return CyclePlan(caps)
+        return CyclePlan(caps, prices=near)
     copies = copied_proposals(drafters, sequences, caps, policy)
     prospects = []
     for sequence, cap in zip(sequences, caps, strict=True):
@@ -74,10 +81,12 @@ def plan_cycle(drafters: Mapping[str, Drafter], sequences: Sequence[RunningSeque
             )
         )
     kv_tokens = sum(len(sequence.tokens) for sequence in sequences)
-    planned = plan(prospects, policy.cost, policy.draft_costs, kv_tokens, policy.margin, policy.max_neighbour_slowdown)
+    planned = plan(
+        prospects, policy.cost, policy.draft_costs, kv_tokens, policy.margin, policy.max_neighbour_slowdown, near
+    )
     # What is copied is at hand: how much of it is verified, the allocation says.
     requested = tuple(
         length if copies.taken(sequence) is None else one.cap
         for sequence, one, length in zip(sequences, prospects, planned.requested, strict=True)
     )
-    return CyclePlan(requested, planned.rate, copies, time.perf_counter() - started)
+    return CyclePlan(requested, planned.rate, planned.prices, copies, time.perf_counter() - started)

@@ -34,31 +34,40 @@ def segments_from(cost: PassCost, rows: float, most: float, fixed_seconds: float
     return segments
 
 
-def seconds_at(segments: list[Segment], added: float) -> float:
-    """Seconds with `added` rows, which lie within the segments."""
-    for low, high, seconds, slope in segments:
-        if added <= high:
-            return seconds + slope * (added - low)
-    low, _, seconds, slope = segments[-1]
-    return seconds + slope * (added - low)
+class Envelope:
+    """The largest convex function below the cost of a pass that rows are added to: pieces with rising slopes.
 
-
-def envelope_of(segments: list[Segment]) -> list[tuple[float, float, float]]:
-    """The pieces (low, high, slope) of the largest convex function below the cost, their slopes rising.
-
-    Where tokens rise ever more slowly with rows, what is best at some price of a second lies on it.
+    Where rows are expected and not counted yet, the cost of their expected number is not what they will cost: they come
+    to more or fewer, and `policies.allocate` then verifies up to the edge of a step, not just beyond it.
     """
-    corners = [(0.0, segments[0][2])]
-    slopes: list[float] = []
-    for low, high, seconds, slope in segments:
-        if high <= low:
-            continue
-        corner = high, seconds + slope * (high - low)
-        rise = slope
-        while slopes and slopes[-1] >= rise:
-            slopes.pop()
-            corners.pop()
-            rise = (corner[1] - corners[-1][1]) / (corner[0] - corners[-1][0])
-        corners.append(corner)
-        slopes.append(rise)
-    return [(left[0], right[0], slope) for left, right, slope in zip(corners, corners[1:], slopes, strict=False)]
+
+    __slots__ = ("corners", "seconds", "slopes")
+
+    def __init__(self, cost: PassCost, rows: float, most: float) -> None:
+        """Of 0 to `most` rows added to `rows`; what depends on neither is left out."""
+        self.corners = [0.0]
+        """Added rows between which the slopes are: one more than `slopes`."""
+        self.seconds: list[float] = []
+        """At the corners."""
+        self.slopes: list[float] = []
+        for low, high, seconds, slope in segments_from(cost, rows, most, 0.0):
+            if not self.seconds:
+                self.seconds.append(seconds)
+            at, value, rise = high, seconds + slope * (high - low), slope
+            while self.slopes and self.slopes[-1] >= rise:
+                self.slopes.pop()
+                self.corners.pop()
+                self.seconds.pop()
+                rise = (value - self.seconds[-1]) / (at - self.corners[-1])
+            self.corners.append(at)
+            self.seconds.append(value)
+            self.slopes.append(rise)
+
+    def place(self, added: float) -> int:
+        """Which piece `added` rows lie on; the last one beyond all."""
+        return bisect_right(self.corners, added, 1, len(self.slopes)) - 1
+
+    def at(self, added: float) -> float:
+        """Seconds with `added` rows."""
+        place = self.place(added)
+        return self.seconds[place] + self.slopes[place] * (added - self.corners[place])

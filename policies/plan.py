@@ -6,26 +6,24 @@ position j.
 
 The lengths with the most tokens per second are those with the most ``tokens - rate * seconds`` at the rate that they
 reach (Dinkelbach 1967). At a given price of a row each group of equal sequences has its own best length, and each
-drafter its own best depth, whatever the others do. So the search is for the price: the slope of the target's cost where
-the rows that it brings come to lie.
+drafter its own best depth, whatever the others do. So the search is for two prices: that rate, and the slope of the
+target's cost where the rows that it brings come to lie. From cycle to cycle they hardly change.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from policies.cycle_policy import DraftCost, PassCost
-from policies.pass_segments import segments_from
+from policies.pass_segments import Envelope
 from policies.plan_bounds import WaitBounds
-from policies.plan_search import Choice, Drafter, Group, Search
+from policies.plan_groups import Drafter, Group
+from policies.plan_search import NO_PRICES, Choice, Prices, Search
 from policies.prospect import Prospect
 
-__all__ = ["Plan", "Prospect", "plan"]
+__all__ = ["NO_PRICES", "Plan", "Prices", "Prospect", "plan"]
 
 _FREE = 0.01
 """Drafting that takes less than this share of a plain cycle is not weighed."""
-_FEW = 4
-"""Up to this load every sequence is a group of its own, and the steps of the cost are looked at closely: they matter
-most where a cycle has few rows."""
 _NO_COST = DraftCost(0.0, 0.0, 0.0, 0.0)
 
 
@@ -37,6 +35,8 @@ class Plan:
     """The block length for each sequence's drafter, in their order."""
     rate: float
     """Expected tokens per second of this cycle and those like it; 0.0 without a cost."""
+    prices: Prices
+    """For the next plan."""
 
 
 def plan(
@@ -46,6 +46,7 @@ def plan(
     kv_tokens: int,
     margin: float,
     max_neighbour_slowdown: float,
+    near: Prices = NO_PRICES,
 ) -> Plan:
     """The block lengths with about the most expected tokens per expected second over all sequences together.
 
@@ -53,64 +54,62 @@ def plan(
     cycle with forced blocks alone is not asked for; nor is what makes any sequence wait longer than its bounds
     (`policies.allocate`) allow. A drafter that costs next to nothing is asked up to the caps all the same: its
     confidence, which the allocation weighs, says more than its average. Without a `cost` only forced caps are asked.
+
+    Args:
+        near: of the plan before, if there was one: the search begins there and takes less time.
     """
     requested = [one.cap if one.forced else 0 for one in prospects]
     if cost is None or not prospects:
-        return Plan(tuple(requested), 0.0)
+        return Plan(tuple(requested), 0.0, near)
     load = len(prospects)
     drafters: dict[str, Drafter] = {}
     groups: dict[tuple[str, int, int], Group] = {}
     plain_tokens = rows = float(load)
-    most = 0.0
     for index, one in enumerate(prospects):
         cap = one.cap
         if cap <= 0:
             continue
-        outlook = one.outlook
-        key = one.drafter, id(outlook), cap if load > _FEW else -index
+        key = one.drafter, id(one.outlook), cap
         group = groups.get(key)
         if group is not None and not one.forced:
             group.members.append(index)
-            most += outlook.rows[group.cap]
+            group.count += 1
             continue
         drafter = drafters.get(one.drafter)
         if drafter is None:
             drafter = drafters[one.drafter] = Drafter(draft_costs.get(one.drafter, _NO_COST))
         if one.forced:
-            expected, used = drafter.force(outlook, cap)
+            expected, used = drafter.force(one.outlook, cap)
             plain_tokens += expected
             rows += used
         else:
-            group = groups[key] = Group(outlook, cap)
-            group.members.append(index)
+            groups[key] = group = Group(one.outlook, cap, index)
             drafter.groups.append(group)
-            most += outlook.rows[group.cap]
     weighed = [drafter for drafter in drafters.values() if drafter.groups]
-    fixed_seconds = cost.sequence_seconds * load + cost.kv_token_seconds * kv_tokens
-    fixed_seconds += sum([drafter.forced_seconds() for drafter in drafters.values()])
-    segments = segments_from(cost, rows, most, fixed_seconds)
-    plain = Choice([], plain_tokens, 0.0, segments[0][2])
-    plain_rate = plain_tokens / plain.seconds
+    plain_seconds = cost.seconds(rows, load, kv_tokens)
+    for drafter in drafters.values():
+        if drafter.forced:
+            plain_seconds += drafter.forced_seconds()
+    plain = Choice([], plain_tokens, 0.0, plain_seconds)
+    plain_rate = plain_tokens / plain_seconds
     if not weighed:
-        return Plan(tuple(requested), plain_rate)
+        return Plan(tuple(requested), plain_rate, near)
 
-    search = Search(weighed, segments, plain)
-    choice, rate = search.converged(plain_rate)
-    if load <= _FEW:
-        choice = search.polished(choice)
-    in_order = [group for drafter in weighed for group in drafter.groups]
-    bounds = WaitBounds(prospects, in_order, plain, max_neighbour_slowdown * plain.seconds)
-    if not bounds.allow(choice):
-        choice = search.within(bounds, rate)
+    most = sum([group.count * group.rows[group.cap] for group in groups.values()])
+    search = Search(weighed, Envelope(cost, rows, most), plain)
+    choice, prices = search.best(near)
+    bounds = WaitBounds(prospects, search.groups, plain, max_neighbour_slowdown * plain_seconds)
+    if choice.lengths and not bounds.allow(choice):
+        choice = search.within(bounds, choice)
     rate = choice.tokens / choice.seconds
     if rate <= plain_rate * (1.0 + margin):
         choice, rate = plain, plain_rate
-    for group, length in zip(in_order, choice.lengths, strict=False):
+    for group, length in zip(search.groups, choice.lengths, strict=False):
         for index in group.members:
             requested[index] = length
     for drafter in weighed:
-        if drafter.is_free(_FREE * plain.seconds):
+        if drafter.is_free(_FREE * plain_seconds):
             for group in drafter.groups:
                 for index in group.members:
-                    requested[index] = prospects[index].cap
-    return Plan(tuple(requested), rate)
+                    requested[index] = group.asked
+    return Plan(tuple(requested), rate, prices)

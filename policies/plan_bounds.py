@@ -1,14 +1,20 @@
 """How long the sequences of a planned cycle may wait for each other."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from math import inf
 
-from policies.plan_search import Choice, Group
+from policies.plan_groups import Group
+from policies.plan_search import Choice
 from policies.prospect import Prospect
+
+_ROUNDED = 1.0 + 1e-9
 
 
 class WaitBounds:
     """What each sequence allows: see `policies.allocate.allocate`."""
+
+    __slots__ = ("_bound_seconds", "_groups", "_others", "_plain_seconds", "_prospects", "_surely", "_terms")
 
     def __init__(
         self, prospects: Sequence[Prospect], groups: Sequence[Group], plain: Choice, bound_seconds: float
@@ -19,27 +25,41 @@ class WaitBounds:
         self._bound_seconds = bound_seconds
         self._terms: list[tuple[float, float]] = []
         """The least slack and the least objective of each group."""
-        least_slack = min([one.slack_seconds for one in prospects])
-        least_limit = min([one.tpot_limit for one in prospects if one.tpot_limit is not None], default=inf)
-        self._surely = min(bound_seconds + least_slack, least_limit)
-        """Seconds that are allowed whatever is emitted."""
         self._others = inf
         """Seconds that the sequences which are not weighed allow."""
+        least_limit = min([one.tpot_limit for one in prospects if one.tpot_limit is not None], default=inf)
+        self._surely = min(bound_seconds + min([one.slack_seconds for one in prospects]), least_limit)
+        """Seconds that are allowed whatever is emitted."""
+
+    def most(self) -> float:
+        """Seconds that are allowed at most, whatever is chosen."""
+        return self._allowed([group.cap for group in self._groups])
 
     def allow(self, choice: Choice) -> bool:
         """Whether no sequence waits too long for what it is expected to emit."""
-        seconds = choice.seconds
-        if seconds <= self._surely or not choice.lengths:
-            return True
+        return choice.seconds <= self._surely or choice.seconds <= self._allowed(choice.lengths)
+
+    def least(self, seconds: float) -> list[int] | None:
+        """The length that each group must have at least in a cycle of `seconds`; None if none is enough."""
+        if seconds > self._others * _ROUNDED:
+            return None
+        found = []
+        for (slack, limit), group in zip(self._terms, self._groups, strict=True):
+            needed = max((seconds - slack) / self._bound_seconds, seconds / limit)
+            length = bisect_left(group.tokens, needed / _ROUNDED - 1.0)
+            if length > group.cap:
+                return None
+            found.append(length)
+        return found
+
+    def _allowed(self, lengths: Sequence[int]) -> float:
         if not self._terms:
             self._look_closer()
-        if seconds > self._others:
-            return False
-        for (slack, limit), group, length in zip(self._terms, self._groups, choice.lengths, strict=True):
-            expected = 1.0 + group.outlook.tokens[length]
-            if seconds > self._bound_seconds * expected + slack or seconds > limit * expected:
-                return False
-        return True
+        bound, allowed = self._bound_seconds, self._others
+        for (slack, limit), group, length in zip(self._terms, self._groups, lengths, strict=True):
+            expected = 1.0 + group.tokens[length]
+            allowed = min(allowed, bound * expected + slack, limit * expected)
+        return allowed
 
     def _look_closer(self) -> None:
         weighed: set[int] = set()

@@ -4,11 +4,12 @@ import itertools
 import math
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
 from policies.cycle_policy import DraftCost, Outlook, PassCost
-from policies.plan import Prospect, plan
+from policies.plan import Prices, Prospect, plan
 
 LINEAR = PassCost((1, 101), (0.010, 0.110), 0.0, 0.0)
 """10 ms and 1 ms for each row after the first."""
@@ -79,19 +80,113 @@ def small_case(chance: random.Random, convex: bool) -> tuple[list[Prospect], Pas
     return chosen, PassCost(KNOTS, tuple(itertools.accumulate(rises, initial=0.010)), 0.0003, 0.0), drafting
 
 
-@pytest.mark.parametrize(("convex", "sure", "worst"), [(True, 0.98, 0.02), (False, 0.95, 0.12)])
-def test_the_rate_is_within_half_a_percent_of_the_best_of_all_lengths(convex: bool, sure: float, worst: float) -> None:
+def envelope(chosen: Sequence[Prospect], cost: PassCost) -> PassCost:
+    """The largest convex function below `cost`, from the rows of the cycle with forced blocks alone to the first knot
+    beyond all caps' rows."""
+    rows = len(chosen) + sum(sum(each.outlook.offered[: each.cap]) for each in chosen if each.forced)
+    most = sum(sum(each.outlook.offered[: each.cap]) for each in chosen if not each.forced)
+    corners = [(rows, cost.seconds(rows, 0, 0))]
+    corners += [(knot, cost.seconds(knot, 0, 0)) for knot in cost.token_knots if rows < knot < rows + most]
+    corners += [(rows + most, cost.seconds(rows + most, 0, 0))] if most else []
+    lowest = [
+        (at, value)
+        for at, value in corners
+        if all(
+            value <= low + (high - low) * (at - left) / (right - left)
+            for (left, low), (right, high) in itertools.combinations(corners, 2)
+            if left < at < right
+        )
+    ]
+    knots, values = zip(*lowest, strict=True)
+    return replace(cost, token_knots=knots, knot_seconds=values)
+
+
+@pytest.mark.parametrize("convex", [True, False])
+def test_the_rate_is_within_half_a_percent_of_the_best_of_all_lengths(convex: bool) -> None:
     losses = []
     for seed in range(150):
         chosen, cost, drafting = small_case(random.Random(seed), convex)
+        cost = envelope(chosen, cost)
         spans = [(each.cap,) if each.forced else range(each.cap + 1) for each in chosen]
         best = max(rate(chosen, lengths, cost, drafting) for lengths in itertools.product(*spans))
         found = plan(chosen, cost, drafting, 0, 0.0, math.inf)
         losses.append(best / found.rate - 1.0)
         assert losses[-1] > -1e-9
-    assert sum(loss <= 0.005 for loss in losses) >= sure * len(losses)
-    assert sum(losses) / len(losses) < 0.003
-    assert max(losses) < worst
+    assert sum(loss <= 0.005 for loss in losses) >= 0.98 * len(losses)
+    assert sum(losses) / len(losses) < 0.001
+    assert max(losses) < 0.03
+
+
+def test_a_step_of_the_cost_counts_as_far_as_expected_rows_reach_behind_it() -> None:
+    # Seven rows are free and the eighth opens a tile; a block is expected to bring 7.3 at most. Who counted the mean
+    # alone would pay for the whole tile: but what is verified is decided later, when the rows are known.
+    cost = PassCost((1, 8, 9, 16), (0.010, 0.010, 0.014, 0.014), 0.0, 0.0)
+    offered = Outlook(tuple(0.95**j for j in range(1, 9)), (*(1.0,) * 7, 0.3))
+    drafting = {"draft": DraftCost(0.001, 0.0, 0.0, 0.0)}
+    assert plan([Prospect("draft", offered, 8, forced=False)], cost, drafting, 0, 0.0, math.inf).requested == (8,)
+
+
+def test_prices_of_another_plan_change_the_rate_by_next_to_nothing() -> None:
+    for seed in range(100):
+        chance = random.Random(seed)
+        chosen, cost, drafting = small_case(chance, convex=True)
+        found = plan(chosen, cost, drafting, 0, 0.0, math.inf)
+        near = Prices(found.prices.rate * chance.uniform(0.3, 3.0), chance.choice((0.0, 0.0005, 0.01)))
+        other = plan(chosen, cost, drafting, 0, 0.0, math.inf, near)
+        assert other.rate == pytest.approx(found.rate, rel=0.02)
+
+
+def is_allowed(
+    chosen: Sequence[Prospect],
+    lengths: Sequence[int],
+    forced: Sequence[int],
+    cost: PassCost,
+    drafting: Mapping[str, DraftCost],
+) -> bool:
+    """With a bound of 1.1."""
+    _, plain_seconds = expected(chosen, forced, cost, drafting)
+    tokens, seconds = expected(chosen, lengths, cost, drafting)
+    return all(
+        seconds <= (1.1 * plain_seconds * one + each.slack_seconds) * (1.0 + 1e-6)
+        for one, each in zip(tokens, chosen, strict=True)
+    )
+
+
+def test_of_what_the_bounds_allow_about_the_best_is_chosen() -> None:
+    losses = []
+    for seed in range(150):
+        chance = random.Random(seed)
+        chosen, cost, drafting = small_case(chance, convex=True)
+        chosen = [replace(each, slack_seconds=chance.choice((9.0, 0.002, 0.0, -0.001, -0.004))) for each in chosen]
+        cost = envelope(chosen, cost)
+        # None of them is so cheap that it is asked up to the caps.
+        drafting = {name: replace(each, call_seconds=0.001) for name, each in drafting.items()}
+        forced = tuple(each.cap if each.forced else 0 for each in chosen)
+        spans = [(each.cap,) if each.forced else range(each.cap + 1) for each in chosen]
+        allowed = [each for each in itertools.product(*spans) if is_allowed(chosen, each, forced, cost, drafting)]
+        best = max(rate(chosen, lengths, cost, drafting) for lengths in (forced, *allowed))
+        found = plan(chosen, cost, drafting, 0, 0.0, 1.1)
+        assert found.requested in (forced, *allowed)
+        losses.append(best / rate(chosen, found.requested, cost, drafting) - 1.0)
+    assert sum(losses) / len(losses) < 0.01
+    assert sum(loss <= 0.01 for loss in losses) >= 0.9 * len(losses)
+
+
+def test_a_sequence_that_would_wait_too_long_is_drafted_for_so_that_it_need_not() -> None:
+    # Its draft is kept 45 times of 100, which is not worth a row and a call; but while it is silent the other may not
+    # have more than four rows.
+    drafting = {"draft": DraftCost(0.001, 0.0, 0.0, 0.0), "ngram": DraftCost(0.001, 0.0, 0.0, 0.0)}
+    waiting = Prospect("ngram", outlook(0.45, length=1), 1, False)
+    silent = Prospect("none", outlook(0.45), 0, False)
+
+    def asked(other: Prospect, slack: float) -> tuple[int, ...]:
+        return plan([one(0.95), replace(other, slack_seconds=slack)], LINEAR, drafting, 0, 0.02, 1.1).requested
+
+    assert asked(waiting, slack=1.0) == (12, 0)
+    assert asked(silent, slack=0.0041) == (4, 0)
+    length, lifted = asked(waiting, slack=0.0041)
+    assert length > 4
+    assert lifted == 1
 
 
 def test_the_rate_is_that_of_the_lengths_where_no_drafter_is_free() -> None:

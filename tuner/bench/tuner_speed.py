@@ -16,7 +16,7 @@ from rich.table import Table
 
 from policies.allocate import Candidate, allocate
 from policies.cycle_policy import CyclePolicy, DraftCost, Outlook, PassCost, Window
-from policies.plan import Prospect, plan
+from policies.plan import NO_PRICES, Prospect, plan
 from policies.stats import BlockEnd, CycleStats, DraftTiming, EngineInfo, SequenceStats
 from policies.types import PLAIN, Context, Interval, RequestFeatures, SamplingClass
 from tuner.bench.options import BenchOptions
@@ -200,6 +200,7 @@ def _policy_seconds(chance: random.Random, load: int, rounds: int) -> tuple[list
         for confidence in (1, 2, 4)
     }
     plans, allocations = [], []
+    near = NO_PRICES
     for _ in range(rounds):
         chosen = [chance.choice(list(outlooks)) for _ in range(load)]
         slacks = [chance.uniform(0.05, 1.0) for _ in chosen]
@@ -207,13 +208,14 @@ def _policy_seconds(chance: random.Random, load: int, rounds: int) -> tuple[list
             Prospect(key[0], outlooks[key], _CAP, False, slack) for key, slack in zip(chosen, slacks, strict=True)
         ]
         kv_tokens = 300 * load
-        plans.append(_seconds(partial(plan, prospects, COST, DRAFTING, kv_tokens, 0.02, 1.1)))
+        plans.append(_seconds(partial(plan, prospects, COST, DRAFTING, kv_tokens, 0.02, 1.1, near)))
+        planned = plan(prospects, COST, DRAFTING, kv_tokens, 0.02, 1.1, near)
+        near = planned.prices
         candidates = [
             Candidate(chance.choice((0, 2, 4, 8, _CAP)), curves[(*key, chance.choice((1, 2, 4)))], False, slack)
             for key, slack in zip(chosen, slacks, strict=True)
         ]
-        rate = plan(prospects, COST, DRAFTING, kv_tokens, 0.02, 1.1).rate
-        allocations.append(_seconds(partial(allocate, candidates, COST, kv_tokens, 0.02, 1.1, rate)))
+        allocations.append(_seconds(partial(allocate, candidates, COST, kv_tokens, 0.02, 1.1, planned.rate)))
     return plans, allocations
 
 

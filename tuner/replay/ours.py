@@ -13,7 +13,7 @@ from policies.allocate import Candidate, allocate
 from policies.copying import CopyingChoice
 from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy, Outlook, Survival, Window
 from policies.ledger import Ledger
-from policies.plan import Prospect, plan
+from policies.plan import NO_PRICES, Prospect, plan
 from policies.stats import (
     BlockEnd,
     CycleStats,
@@ -84,6 +84,7 @@ class Ours:
         self._window = -1
         self._cycle = 0
         self._rate = 0.0
+        self._prices = NO_PRICES
         self._next_tick = self._now + TICK_SECONDS
         self._controller = Controller(engine_info(world), options, self._take, lambda: self._now, lambda: self._now)
         if isinstance(memory, _Memory):
@@ -148,9 +149,15 @@ class Ours:
             limit = policy.tpot_limits.get(context.route)
             prospects.append(Prospect(one.drafter, outlook, cap, decision.forced, slack, limit))
         planned = plan(
-            prospects, policy.cost, policy.draft_costs, kv_tokens, policy.margin, policy.max_neighbour_slowdown
+            prospects,
+            policy.cost,
+            policy.draft_costs,
+            kv_tokens,
+            policy.margin,
+            policy.max_neighbour_slowdown,
+            self._prices,
         )
-        self._rate = planned.rate
+        self._rate, self._prices = planned.rate, planned.prices
         for one, requested in zip(running, planned.requested, strict=True):
             # A copied proposal is at hand: the allocation cuts it.
             one.requested = one.notes.copied or requested

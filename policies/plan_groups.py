@@ -1,0 +1,153 @@
+"""Sequences that are alike, by drafter: the lengths that are best for them at given prices, and what they come to."""
+
+from bisect import bisect_right
+
+from policies.cycle_policy import DraftCost, Outlook
+
+
+class Group:
+    """Sequences that are alike: one drafter, one outlook, one cap."""
+
+    __slots__ = ("asked", "cap", "count", "length", "lengths", "members", "prices", "rows", "tokens")
+
+    def __init__(self, outlook: Outlook, cap: int, index: int) -> None:
+        self.tokens = outlook.tokens
+        self.rows = outlook.rows
+        self.lengths = outlook.lengths
+        self.prices = outlook.prices
+        self.asked = cap
+        self.cap = min(cap, len(outlook.survival))
+        """Of `asked`, what anything is known of."""
+        self.members = [index]
+        self.count = 1
+        """Of `members`."""
+        self.length = 0
+
+
+class Drafter:
+    """The groups of one drafter that are weighed, and what its forced blocks pay for already."""
+
+    __slots__ = ("cost", "forced", "forced_rows", "groups", "silent")
+
+    def __init__(self, cost: DraftCost) -> None:
+        self.cost = cost
+        self.groups: list[Group] = []
+        self.forced = 0
+        self.forced_rows = 0.0
+        self.silent: list[float] = []
+        """The probability that no forced block offers position j."""
+
+    def force(self, outlook: Outlook, cap: int) -> tuple[float, float]:
+        """Count a block that is asked for in any case; its expected tokens and rows."""
+        length = min(cap, len(outlook.survival))
+        self.forced += 1
+        self.forced_rows += outlook.rows[length]
+        self.silent += [1.0] * (length - len(self.silent))
+        for position in range(length):
+            self.silent[position] *= 1.0 - (outlook.rows[position + 1] - outlook.rows[position])
+        return outlook.tokens[length], outlook.rows[length]
+
+    def forced_seconds(self) -> float:
+        """Expected seconds of drafting for the forced blocks."""
+        return self.cost.seconds(self.forced, len(self.silent) - sum(self.silent), self.forced_rows)
+
+    def is_free(self, limit: float) -> bool:
+        """Whether drafting up to every cap takes no more than `limit` seconds."""
+        cost, asked, rows, longest = self.cost, 0, 0, 0
+        for group in self.groups:
+            asked += group.count
+            rows += group.count * group.asked
+            longest = max(longest, group.asked)
+        return cost.seconds(asked, longest, rows) <= limit
+
+    def choose(self, row_price: float, rate: float) -> tuple[float, float, float]:
+        """Set the best length of each group where a row of the target costs `row_price` and a second `rate` tokens, the
+        call left out. Returns the expected tokens, rows and drafting seconds beyond those of forced blocks."""
+        cost = self.cost
+        price = row_price + rate * cost.row_seconds
+        least = rate * cost.sequence_seconds
+        step_price = rate * cost.step_seconds
+        steps, depth = 0.0, 0
+        if step_price:
+            depth, steps = self._depth(price, step_price)
+            if not depth:
+                self.drop()
+                return 0.0, 0.0, 0.0
+        for group in self.groups:
+            if step_price:
+                length = min(group.length, depth)
+            else:
+                length = group.lengths[bisect_right(group.prices, price)]
+                if length > group.cap:
+                    length = group.cap
+            worthwhile = group.tokens[length] - price * group.rows[length] > least
+            group.length = length if worthwhile else 0
+        return self._expected(steps)
+
+    def expected(self) -> tuple[float, float, float]:
+        """Tokens, rows and drafting seconds at the lengths that are set, beyond those of forced blocks."""
+        steps = 0.0
+        if self.cost.step_seconds:
+            for position in range(max([group.length for group in self.groups])):
+                before = silent = self.silent[position] if position < len(self.silent) else 1.0
+                for group in self.groups:
+                    if group.length > position:
+                        silent *= (1.0 - group.rows[position + 1] + group.rows[position]) ** group.count
+                steps += before - silent
+        return self._expected(steps)
+
+    def _expected(self, steps: float) -> tuple[float, float, float]:
+        tokens = rows = 0.0
+        asked = 0
+        for group in self.groups:
+            length = group.length
+            if length:
+                count = group.count
+                tokens += count * group.tokens[length]
+                rows += count * group.rows[length]
+                asked += count
+        seconds = self.cost.seconds(asked, steps, rows)
+        if asked and self.forced:
+            seconds -= self.cost.call_seconds
+        return tokens, rows, seconds
+
+    def drop(self) -> None:
+        """Set every length to 0."""
+        for group in self.groups:
+            group.length = 0
+
+    def _depth(self, price: float, step_price: float) -> tuple[int, float]:
+        """Up to which position drafting goes on, and the expected steps: those in which any block offers one more.
+
+        Sets the length of each group that is best at `price` where steps are free.
+        """
+        groups = []
+        longest, left = 0, 0.0
+        """`left`: what the positions ahead bring at most, steps left out."""
+        for group in self.groups:
+            length = group.lengths[bisect_right(group.prices, price)]
+            group.length = length = length if length < group.cap else group.cap
+            if length:
+                groups.append((length, group.count, group.tokens, group.rows))
+                left += group.count * (group.tokens[length] - price * group.rows[length])
+                if length > longest:
+                    longest = length
+        value = steps = best = best_steps = 0.0
+        position = depth = 0
+        forced = self.silent
+        while position < longest and value + left > best:
+            after = position + 1
+            before = silent = forced[position] if position < len(forced) else 1.0
+            gain = 0.0
+            for length, count, tokens, rows in groups:
+                if length > position:
+                    offered = rows[after] - rows[position]
+                    gain += count * (tokens[after] - tokens[position] - price * offered)
+                    silent *= (1.0 - offered) ** count
+            left -= gain
+            steps += before - silent
+            value += gain - step_price * (before - silent)
+            position = after
+            if value > best:
+                best, depth, best_steps = value, position, steps
+        return depth, best_steps
