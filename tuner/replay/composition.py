@@ -325,7 +325,8 @@ class Composer:
             draft = (total - rest + self._call + self._sequence + called)[:, :, None] + own_rows
             draft[:, steppers] += step[:, None] * (MAX_BLOCK_LENGTH - (below @ rest_below[..., None])[..., 0])
             draft[:, :, 0] = total
-            passes = (spectra @ others[:, :, None])[:, :, 0].real
+            # The real part of the product alone, as one of real numbers.
+            passes = (spectra.view(np.float64) @ others.conj().view(np.float64)[:, :, None])[:, :, 0]
             tokens = emitted[everyone, options]
             rates = ((tokens.sum() - tokens)[:, None] + emitted) / (passes + fixed + draft.reshape(load, -1))
             index, option = divmod(int(rates.argmax()), count * LENGTHS)
