@@ -4,20 +4,18 @@ It plans each cycle for the composition that runs (`tuner.replay.composition`), 
 neighbours, from the trace's own requests cut into blocks: the truth of its context and of its stretch of time, not of
 the request itself, which nobody can know before it has run. Regret is measured against it.
 
-`ConfidentOracle` also looks at the proposals before it verifies them: what it gains over the other is what confidence
-is worth.
+`tuner.replay.copying_oracle` is the other reference: it looks at proposals too.
 """
 
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
-from math import inf, log
+from math import log
 from typing import Any
 
 import numpy as np
 
-from policies.allocate import Candidate, allocate
-from policies.types import MAX_BLOCK_LENGTH, PLAIN
+from policies.types import PLAIN
 from tuner.replay.composition import Choice, Composer
 from tuner.replay.player import Running, World
 from tuner.replay.reblock import Ints, Reblocked
@@ -29,11 +27,6 @@ Shorter phases know the luck of their few requests: of 400, the oracle was 0.4 t
 
 _KV_STEP = 1.3
 """Context tokens are told apart by this factor."""
-
-
-_LATELY = 0.05
-"""Weight of the last cycle in the rate of late."""
-_SILENT = Candidate(0, (), False)
 
 
 class Truth:
@@ -54,16 +47,6 @@ class Truth:
     def epoch(self, request: int) -> int:
         """Which of the trace's costs are in force once `request` has been admitted."""
         return bisect_right(self._epochs, request) - 1
-
-    def survivals(self) -> list[dict[str, list[tuple[float, ...]]]]:
-        """S_1..S_16 of each drafter by cell and confidence bucket: ``[cell][drafter][bucket]``."""
-        found: list[dict[str, list[tuple[float, ...]]]] = [{} for _ in range(self.cells)]
-        for place, drafter in enumerate(self.trace.drafters):
-            buckets = self.trace.confidence_buckets[drafter] + 1
-            curves = self.blocks.survival(place, self.cell_of, self.cells, buckets).tolist()
-            for cell, by_bucket in enumerate(curves):
-                found[cell][drafter] = [tuple(curve) for curve in by_bucket]
-        return found
 
     def cell(self, request: int) -> int:
         """The cell of a request."""
@@ -146,48 +129,3 @@ class Oracle:
     def finish(self, one: Running) -> None:
         """What runs together has changed."""
         self._changed = True
-
-
-class ConfidentOracle(Oracle):
-    """Plays the truth, and verifies of each proposal what its confidence says is worth it.
-
-    A drafter that takes no steps is asked for all that it can offer, and by sequences that would be plain as well:
-    what it offers then costs next to nothing where it is not verified.
-    """
-
-    name = "oracle-confidence"
-
-    def __init__(self, truth: Truth) -> None:
-        super().__init__(truth)
-        self._survivals = truth.survivals()
-        costs = truth.trace.costs.drafters
-        self._copying = [drafter for drafter in self._drafters if costs[drafter].step_seconds <= 0.0]
-        self._mean_tokens = self._mean_seconds = 0.0
-
-    def plan(self, running: list[Running]) -> None:
-        """The best choices, and longer proposals where they cost nothing."""
-        super().plan(running)
-        for one in running:
-            if one.cap == 0 and self._copying:
-                one.drafter = self._copying[-1]
-            if one.drafter in self._copying:
-                one.requested = MAX_BLOCK_LENGTH
-
-    def verify(self, running: list[Running]) -> None:
-        """What is worth it at the rate of late."""
-        candidates = [
-            Candidate(one.proposed, self._survivals[self._truth.cell(one.index)][one.drafter][one.confidence], False)
-            if one.proposed
-            else _SILENT
-            for one in running
-        ]
-        kv_tokens = sum(one.kv_tokens for one in running)
-        rate = self._mean_tokens / self._mean_seconds if self._mean_seconds else 0.0
-        lengths = allocate(candidates, self._truth.costs(self._epoch).target, kv_tokens, 0.0, inf, rate)
-        for one, length in zip(running, lengths, strict=True):
-            one.verified = length
-
-    def observe(self, running: list[Running], seconds: float, now: float) -> None:
-        """Tokens per second of late, a ratio of means."""
-        self._mean_tokens += _LATELY * (sum(one.emitted for one in running) - self._mean_tokens)
-        self._mean_seconds += _LATELY * (seconds - self._mean_seconds)

@@ -101,18 +101,21 @@ class Reblocked:
                 blocks[:, drafter, length] = counts.sum(axis=1)
         return BlockTables(tokens, blocks, proposed)
 
-    def survival(self, drafter: int, group_of: Ints, groups: int, buckets: int) -> Floats:
-        """(groups, buckets, 16): S_1..S_16 of a drafter by confidence bucket, over the blocks of all lengths; where a
-        group never saw a bucket, the bucket's over all groups. For a block that proposes less than j, S_j is 0."""
+    def by_confidence(self, drafter: int, group_of: Ints, groups: int, buckets: int) -> tuple[Floats, Floats]:
+        """Of the blocks of all lengths by confidence bucket, how many are offered, and how many keep, at least 0..16
+        drafts: two of (groups, buckets, 17)."""
         starts = np.concatenate(self.starts[drafter][1:])
-        cell = group_of[self.owner[starts]] * buckets + self._confidence[drafter][starts]
-        # A draft that has no room before the end of the request is as good as any other, but will never be proposed.
-        counts = np.bincount(cell * LENGTHS + self.kept[drafter][starts], minlength=groups * buckets * LENGTHS)
-        counts = counts.reshape(groups, buckets, LENGTHS)
-        reached = counts[..., ::-1].cumsum(axis=-1)[..., ::-1].astype(np.float64)
-        seen, pooled = reached[..., :1], reached.sum(axis=0)
-        pooled_seen = np.maximum(pooled[..., :1], 1.0)
-        return np.where(seen > 0, reached[..., 1:] / np.maximum(seen, 1.0), pooled[..., 1:] / pooled_seen)
+        cell = (group_of[self.owner[starts]] * buckets + self._confidence[drafter][starts]) * LENGTHS
+        # A draft that has no room before the end of the request is never proposed.
+        room = self.left[starts] - 1
+        offered, kept = (
+            np.bincount(cell + np.minimum(lengths[drafter][starts], room), minlength=groups * buckets * LENGTHS)
+            .reshape(groups, buckets, LENGTHS)[..., ::-1]
+            .cumsum(axis=-1)[..., ::-1]
+            .astype(np.float64)
+            for lengths in (self.offered, self.kept)
+        )
+        return offered, kept
 
     def _walk(self, kept: Ints) -> list[Ints]:
         """For block lengths 0..16, the positions at which a block starts."""

@@ -14,7 +14,15 @@ from tuner.bench.report import Bar, interval_row, interval_text
 from tuner.replay.run import ORACLE, OURS
 from tuner.replay.summary import Cell, Comparison
 
-HEADINGS = ("controller", "regret %", "over ours", "worst window %", "windows > 2 %", "neighbours > 1.10")
+HEADINGS = (
+    "controller",
+    "regret %",
+    "over oracle-copying %",
+    "over ours",
+    "worst window %",
+    "windows > 2 %",
+    "neighbours > 1.10",
+)
 
 
 def print_report(console: Console, comparison: Comparison, about: dict[str, str], found: Sequence[Bar]) -> None:
@@ -30,7 +38,8 @@ def print_report(console: Console, comparison: Comparison, about: dict[str, str]
     seeds = len(comparison.seeds)
     console.print(
         f"Regret: time over the oracle's, in percent, after the first tenth of the requests; means over {seeds} "
-        f"seed{'s' if seeds > 1 else ''} with 95 % intervals. Over ours: the difference in points, paired by seed. "
+        f"seed{'s' if seeds > 1 else ''} with 95 % intervals. Over oracle-copying: the same over the oracle that looks at "
+        "proposals too. Over ours: the difference in points, paired by seed. "
         "The last two: share of runs.",
         soft_wrap=True,
         markup=False,
@@ -48,6 +57,7 @@ def _table(title: str, cells: Sequence[Cell]) -> Table:
         table.add_row(
             cell.controller,
             interval_text(cell.regret),
+            "" if cell.over_copying is None else interval_text(cell.over_copying),
             "" if cell.over_ours is None or cell.controller == OURS else interval_text(cell.over_ours),
             f"{cell.worst_window_percent:.1f}",
             f"{100.0 * cell.window_share:.0f} %",
@@ -128,6 +138,7 @@ def _summary_row(cell: Cell, regret: Interval) -> dict[str, Any]:
         "mean": regret.estimate,
         "low": low,
         "high": high,
+        "over_copying": None if cell.over_copying is None else interval_row(cell.over_copying),
         "over_ours": None if cell.over_ours is None else interval_row(cell.over_ours),
         "worst_window_percent": cell.worst_window_percent,
         "window_share": cell.window_share,

@@ -11,6 +11,7 @@ from pathlib import Path
 from policies.types import PLAIN
 from tuner.replay.baselines import controllers
 from tuner.replay.compare import Run, arrival_requests, make_run
+from tuner.replay.copying_oracle import CopyingOracle
 from tuner.replay.fixed_play import FixedRuns
 from tuner.replay.generate import generate
 from tuner.replay.hindsight import StaticPlayer
@@ -24,6 +25,8 @@ from tuner.replay.trace import Trace
 from tuner.replay.trace_file import load
 
 ORACLE = "oracle"
+COPYING_ORACLE = CopyingOracle.name
+"""The second reference, which looks at proposals."""
 OURS = "paceline"
 PLAIN_CONTROLLER = "plain"
 STATIC_TABLE = "best-per-load"

@@ -15,7 +15,7 @@ from tuner.replay.compare import (
     requests_until_recovered,
     share_interval,
 )
-from tuner.replay.run import GOODPUT, GOODPUT_TABLE, ORACLE, OURS, STATIC_TABLE, Done
+from tuner.replay.run import COPYING_ORACLE, GOODPUT, GOODPUT_TABLE, ORACLE, OURS, STATIC_TABLE, Done
 from tuner.replay.scenarios import ScenarioBook
 
 REGRET_BAR = 2.0
@@ -39,6 +39,8 @@ class Cell:
     scenario: str
     controller: str
     regret: Interval
+    over_copying: Interval | None
+    """Its time over the copying oracle's, paired by seed; None where that did not run."""
     over_ours: Interval | None
     """Its regret less ours, paired by seed; None without ours."""
     worst_window_percent: float
@@ -76,15 +78,13 @@ class Comparison:
         runs = self.of(scenario, controller)
         if not runs:
             return None
-        ours = self.of(scenario, OURS)
-        return Cell(
+        ours, copying = self.of(scenario, OURS), self.of(scenario, COPYING_ORACLE)
+        return _cell(
             scenario,
-            controller,
-            mean_interval([run.regret_percent for run in runs]),
-            mean_interval(_differences(runs, ours)) if ours else None,
-            max(run.worst_window_percent for run in runs),
-            sum(run.worst_window_percent > WINDOW_BOUND_PERCENT for run in runs) / len(runs),
-            sum(run.worst_neighbour > NEIGHBOUR_BOUND for run in runs) / len(runs),
+            runs,
+            [run.regret_percent for run in runs],
+            _over(runs, copying) if copying else None,
+            _differences(runs, ours) if ours else None,
         )
 
     def overall(self, controller: str) -> Cell | None:
@@ -93,17 +93,13 @@ class Comparison:
         if not all(by_scenario):
             return None
         ours = [self.of(scenario, OURS) for scenario in self.scenarios]
-        runs = [run for runs in by_scenario for run in runs]
-        return Cell(
+        copying = [self.of(scenario, COPYING_ORACLE) for scenario in self.scenarios]
+        return _cell(
             "mean",
-            controller,
-            mean_interval(_means([[run.regret_percent for run in runs] for runs in by_scenario])),
-            mean_interval(_means([_differences(a, b) for a, b in zip(by_scenario, ours, strict=True)]))
-            if all(ours)
-            else None,
-            max(run.worst_window_percent for run in runs),
-            sum(run.worst_window_percent > WINDOW_BOUND_PERCENT for run in runs) / len(runs),
-            sum(run.worst_neighbour > NEIGHBOUR_BOUND for run in runs) / len(runs),
+            [run for runs in by_scenario for run in runs],
+            _means([[run.regret_percent for run in runs] for runs in by_scenario]),
+            _means([_over(a, b) for a, b in zip(by_scenario, copying, strict=True)]) if all(copying) else None,
+            _means([_differences(a, b) for a, b in zip(by_scenario, ours, strict=True)]) if all(ours) else None,
         )
 
     def recoveries(self, scenario: str, controller: str) -> list[tuple[int, int]]:
@@ -177,11 +173,8 @@ def _margin_bars(comparison: Comparison, book: ScenarioBook, shipped: Sequence[s
         for rival, bar in ((STATIC_TABLE, STATIC_BAR), (GOODPUT, GOODPUT_BAR), (GOODPUT_TABLE, GOODPUT_BAR)):
             runs = comparison.of(name, rival)
             if runs:
-                faster = [
-                    100.0 * (theirs.counted_seconds / ours.counted_seconds - 1.0)
-                    for theirs, ours in zip(runs, comparison.of(name, OURS), strict=True)
-                ]
-                yield Bar(f"{name}: percent faster than {rival}", mean_interval(faster), bar)
+                faster = mean_interval(_over(runs, comparison.of(name, OURS)))
+                yield Bar(f"{name}: percent faster than {rival}", faster, bar)
 
 
 def _baseline_bars(comparison: Comparison, shipped: Sequence[str]) -> list[Bar]:
@@ -240,6 +233,33 @@ def _learning_bars(comparison: Comparison, book: ScenarioBook, shipped: Sequence
                 )
             )
     return found
+
+
+def _cell(
+    scenario: str,
+    runs: Sequence[Run],
+    regrets: Sequence[float],
+    over_copying: Sequence[float] | None,
+    over_ours: Sequence[float] | None,
+) -> Cell:
+    """Of runs of one controller; means are over what is given, shares over the runs."""
+    return Cell(
+        scenario,
+        runs[0].controller,
+        mean_interval(regrets),
+        None if over_copying is None else mean_interval(over_copying),
+        None if over_ours is None else mean_interval(over_ours),
+        max(run.worst_window_percent for run in runs),
+        sum(run.worst_window_percent > WINDOW_BOUND_PERCENT for run in runs) / len(runs),
+        sum(run.worst_neighbour > NEIGHBOUR_BOUND for run in runs) / len(runs),
+    )
+
+
+def _over(runs: Sequence[Run], others: Sequence[Run]) -> list[float]:
+    """How much longer each took than the other on the same trace, in percent, after the warm-up."""
+    return [
+        100.0 * (mine.counted_seconds / other.counted_seconds - 1.0) for mine, other in zip(runs, others, strict=True)
+    ]
 
 
 def _differences(runs: Sequence[Run], ours: Sequence[Run]) -> list[float]:

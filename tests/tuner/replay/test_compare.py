@@ -21,7 +21,7 @@ from tuner.replay.fixed_play import FixedRuns
 from tuner.replay.played import account
 from tuner.replay.plot import OTHER_COLOUR, OURS_COLOUR, plot
 from tuner.replay.reblock import Reblocked
-from tuner.replay.run import GOODPUT, GOODPUT_TABLE, ORACLE, OURS, STATIC_TABLE, Done, Job
+from tuner.replay.run import COPYING_ORACLE, GOODPUT, GOODPUT_TABLE, ORACLE, OURS, STATIC_TABLE, Done, Job
 from tuner.replay.scenarios import shipped_scenarios
 from tuner.replay.summary import Comparison, bars
 
@@ -144,7 +144,7 @@ def test_the_table_and_goodput_are_compared_on_mixed_traffic() -> None:
 
 
 def test_the_closest_baseline_is_the_bar_on_the_mean_and_the_worst_one_on_each_scenario() -> None:
-    known = {ORACLE: 0.0, "oracle-confidence": -1.0}
+    known = {ORACLE: 0.0, COPYING_ORACLE: -1.0}
     table = {
         "bursty": {OURS: 1.0, "a": 3.0, "b": 9.0} | known,
         "load-sine": {OURS: 2.0, "a": 0.5, "b": 9.0} | known,
@@ -162,6 +162,27 @@ def test_the_closest_baseline_is_the_bar_on_the_mean_and_the_worst_one_on_each_s
     assert closest.measured.estimate == pytest.approx(0.25)
     assert closest.verdict == "holds"
     assert found["points of regret above a baseline, at the worst: a on load-sine"].verdict == "fails"
+
+
+def test_time_over_the_copying_oracle_is_told_next_to_the_regret() -> None:
+    table = {ORACLE: 0.0, COPYING_ORACLE: -5.0, "a": 4.5}
+    runs = {
+        name: [
+            done(name, seed, [run_of(name, controller, seed, regret + seed) for controller, regret in table.items()])
+            for seed in range(2)
+        ]
+        for name in ("bursty", "mixed")
+    }
+    comparison = Comparison([each for by_seed in runs.values() for each in by_seed])
+    for cell in (comparison.cell("bursty", "a"), comparison.overall("a")):
+        assert cell is not None
+        assert cell.over_copying is not None
+        assert cell.over_copying.estimate == pytest.approx(100.0 * (104.5 / 95.0 + 105.5 / 96.0 - 2.0) / 2.0)
+        assert cell.regret.estimate == pytest.approx(5.0)
+    alone = Comparison([done("bursty", 0, [run_of("bursty", ORACLE, 0, 0.0), run_of("bursty", "a", 0, 1.0)])])
+    cell = alone.cell("bursty", "a")
+    assert cell is not None
+    assert cell.over_copying is None
 
 
 def test_shares_of_runs_that_broke_a_bound_are_told_of_everybody() -> None:

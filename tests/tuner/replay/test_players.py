@@ -18,6 +18,7 @@ from policies.types import MAX_BLOCK_LENGTH
 from tests.tuner.replay.small_traces import small_trace
 from tuner.replay.baselines import HINDSIGHT, INFORMED
 from tuner.replay.baselines.fixed import Fixed
+from tuner.replay.copying_oracle import CopyingOracle
 from tuner.replay.oracle import Oracle, Truth
 from tuner.replay.player import CopyingPlayer, Player, Running, Shadowed, WatchingPlayer, World
 from tuner.replay.run import all_controllers
@@ -182,6 +183,14 @@ def test_a_player_that_knows_where_a_request_ends_is_found_out() -> None:
                 one.requested = 4 if one.output_tokens - one.position > 20 else 0
 
     assert parting(Cheat("learned", 4), Cheat("learned", 4), changing_trace(1), 1, 1.0) == DECIDED
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_oracles_know_contexts_and_not_what_a_request_will_say(seed: int) -> None:
+    trace = changing_trace(seed)
+    truth = Truth(trace)
+    for oracle in (Oracle, CopyingOracle):
+        assert parting(oracle(truth), oracle(truth), trace, seed, 0.5) == TOLD
 
 
 def test_the_oracle_knows_the_future_which_is_why_it_is_the_oracle() -> None:

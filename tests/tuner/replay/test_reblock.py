@@ -38,21 +38,32 @@ def test_a_group_without_requests_emits_one_token_a_block_and_proposes_nothing()
     assert (tables.chances[1, :, :, 0] == 1.0).all()
 
 
-def test_survival_by_confidence_is_the_share_of_block_starts_that_keep_that_many() -> None:
+def test_by_confidence_are_the_blocks_that_are_offered_and_keep_that_many() -> None:
     trace = small_trace(3)
     nobody = np.zeros(len(trace.requests), dtype=np.int64)
-    found = Reblocked(trace).survival(1, nobody, 1, 4)
-    seen = {bucket: [0] * LENGTHS for bucket in range(4)}
+    found = Reblocked(trace).by_confidence(1, nobody, 1, 4)
+    seen = [[[0] * LENGTHS for _ in range(4)] for _ in range(2)]
     for length in range(1, LENGTHS):
         for one in trace.requests:
             draft = one.drafts["learned"]
             position = 0
             while position < one.output_tokens:
+                room = one.output_tokens - position - 1
                 kept = draft.kept[position]
-                for reached in range(kept + 1):
-                    seen[draft.confidence[position]][reached] += 1
-                position += min(min(kept, length) + 1, one.output_tokens - position)
-    for bucket in range(1, 4):
-        expected = [count / seen[bucket][0] for count in seen[bucket][1:]]
-        assert found[0, bucket].tolist() == pytest.approx(expected)
-    assert (found[0, 0] == 0.0).all()
+                for which, most in enumerate((draft.offered[position], kept)):
+                    for reached in range(min(most, room) + 1):
+                        seen[which][draft.confidence[position]][reached] += 1
+                position += min(min(kept, length) + 1, room + 1)
+    for counts, expected in zip(found, seen, strict=True):
+        assert counts[0].tolist() == expected
+
+
+def test_tables_of_groups_of_groups_are_those_of_the_requests_in_them() -> None:
+    trace = small_trace(4)
+    blocks = Reblocked(trace)
+    fine = np.arange(len(trace.requests)) % 6
+    merged = blocks.tables(fine, 6).merged(np.array([0, 1, 2, 0, 1, 2]), 3)
+    direct = blocks.tables(fine % 3, 3)
+    assert (merged.tokens == direct.tokens).all()
+    assert (merged.blocks == direct.blocks).all()
+    assert (merged.proposed == direct.proposed).all()

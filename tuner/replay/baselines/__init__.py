@@ -14,6 +14,7 @@ from tuner.replay.baselines.ik_llama import EpsilonGreedy
 from tuner.replay.baselines.nightjar import Nightjar
 from tuner.replay.baselines.sglang import EmaTiers, ThroughputAware
 from tuner.replay.baselines.thompson import Thompson
+from tuner.replay.copying_oracle import CopyingOracle
 from tuner.replay.hindsight import (
     Hindsight,
     Single,
@@ -22,7 +23,7 @@ from tuner.replay.hindsight import (
     best_per_context_and_load,
     best_per_load,
 )
-from tuner.replay.oracle import ConfidentOracle, Truth
+from tuner.replay.oracle import Truth
 from tuner.replay.player import Player
 
 _PUBLISHED: dict[str, Callable[[Single], Player]] = {
@@ -48,7 +49,7 @@ _IN_HINDSIGHT: dict[str, Callable[[Hindsight], Player]] = {
     "best-per-context": best_per_context,
     "best-per-context-load": best_per_context_and_load,
 }
-HINDSIGHT = frozenset((*_IN_HINDSIGHT, ConfidentOracle.name))
+HINDSIGHT = frozenset((*_IN_HINDSIGHT, CopyingOracle.name))
 """Those that know the trace. No others do, but for the drafter or the lengths that most are given."""
 INFORMED = frozenset((ConfidenceThreshold.name, HedgeSpec.name))
 """Those that are published as seeing more than an engine tells: the confidence of a block while it is drafted, and what
@@ -83,7 +84,7 @@ def controllers() -> dict[str, Callable[[Truth], Player]]:
         return lambda truth: make(remembered.of(truth).lengths)
 
     return {
-        "oracle-confidence": ConfidentOracle,
+        CopyingOracle.name: CopyingOracle,
         **{name: in_hindsight(make) for name, make in _IN_HINDSIGHT.items()},
         **{name: published(make) for name, make in _PUBLISHED.items()},
         **{name: among_drafters(make) for name, make in _AMONG_DRAFTERS.items()},
