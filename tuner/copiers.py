@@ -1,11 +1,12 @@
 """Which drafter proposes first in a context, by copying, and up to which load that is worth its time."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from policies.copying import CopyingChoice
 from policies.cycle_policy import Copier, DraftCost, Outlook, PassCost, Survival
 from policies.types import MAX_BLOCK_LENGTH
 from tuner.acceptance import Curve
+from tuner.choice import Worth
 from tuner.known_contexts import Key
 from tuner.survivals import Published, Reading
 
@@ -27,41 +28,31 @@ def copying(names: Iterable[str], cost: PassCost, draft_costs: Mapping[str, Draf
 class Copiers:
     """Makes them, and keeps each while what it rests on stays; not thread-safe."""
 
-    def __init__(self, loads: Sequence[int], published: Published) -> None:
-        self._loads = tuple(loads)
+    def __init__(self, published: Published) -> None:
         self._published = published
         self._outlooks: dict[tuple[str, Key], tuple[Survival, tuple[Outlook, ...]]] = {}
         self._known: dict[Key, tuple[_Basis, Copier | None]] = {}
 
-    def of(
-        self,
-        key: Key,
-        curves: Mapping[str, Curve],
-        cost: PassCost,
-        draft_costs: Mapping[str, DraftCost],
-        kv_each: float,
-    ) -> Copier | None:
+    def of(self, key: Key, curves: Mapping[str, Curve], worth: Worth) -> Copier | None:
         """The copier of a context; None where none is worth its time at any load, or there is nothing beside it.
 
-        Args:
-            curves: by drafter, of this context; only those that may be weighed.
-            kv_each: mean context of a sequence, in tokens.
+        `curves` are those of this context, by drafter; only those that may be weighed.
         """
-        readings = {name: self._published.of(name, key, curve) for name, curve in curves.items()}
-        basis = cost, draft_costs, kv_each, readings
+        basis = worth, {name: self._published.of(name, key, curve) for name, curve in curves.items()}
         known = self._known.get(key)
         if known is None or known[0] != basis:
             known = self._known[key] = basis, self._made(key, curves, basis)
         return known[1]
 
     def _made(self, key: Key, curves: Mapping[str, Curve], basis: "_Basis") -> Copier | None:
-        cost, draft_costs, kv_each, readings = basis
-        before = copying(curves, cost, draft_costs)
+        worth, readings = basis
+        draft_costs = worth.draft_costs
+        before = copying(curves, worth.cost, draft_costs)
         others = [name for name in curves if name not in before]
         if not others:
             return None
-        for load in reversed(self._loads):
-            choice = CopyingChoice(cost, load, round(kv_each * load))
+        for load in reversed(worth.loads):
+            choice = CopyingChoice(worth.cost, load, round(worth.kv_each * load))
             other = max(
                 choice.other(readings[name].outlook, MAX_BLOCK_LENGTH, draft_costs.get(name)) for name in others
             )
@@ -88,5 +79,5 @@ class Copiers:
         return known[1]
 
 
-_Basis = tuple[PassCost, Mapping[str, DraftCost], float, Mapping[str, Reading]]
+_Basis = tuple[Worth, Mapping[str, Reading]]
 """What a copier follows from."""

@@ -22,8 +22,10 @@ ENGINE_VERSIONS = ("target", "tokenizer", "engine")
 _KV_CYCLES = 300.0
 """Cycles over which the mean context of a sequence is averaged."""
 _KV_AT_START = 256
-_KV_MATTERS = 0.03
-"""Share of a plain cycle that the mean context must make before menus are made again."""
+_COST_MATTERS = 0.01
+"""Share by which predicted times must differ to be taken over,"""
+_MENU_MATTERS = 0.03
+"""and to be worth making all menus again."""
 
 
 class ChangeKind(StrEnum):
@@ -68,8 +70,9 @@ class Learning:
         self._cap, self._loads = cap, charted_loads(info.slots)
         self.published = Published()
         """What cycles read of the curves."""
-        self._copiers = Copiers(self._loads, self.published)
-        self._kv_of_menus = self.kv_each
+        self._copiers = Copiers(self.published)
+        self._worth: Worth | None = None
+        """What menus and copiers follow from."""
         self.learn(())
 
     @property
@@ -94,54 +97,57 @@ class Learning:
     def learn(self, keys: Sequence[Key]) -> None:
         """Recompute the curves of `keys` and what follows from them, as far as they changed."""
         last = self.curves
-        self.curves = {}
-        for drafter in self.drafters:
-            pooled, by_key = self.acceptance.curves(drafter, keys)
-            self.curves[drafter] = {**by_key, ANYWHERE: pooled}
+        self.curves = {
+            drafter: {**by_key, ANYWHERE: pooled}
+            for drafter, (pooled, by_key) in self.acceptance.curves_of(self.drafters, keys).items()
+        }
         self.cost_model.refit()
-        moved = self._reprice()
+        self._reprice()
         if self.cost is None:
             return
-        due = [
-            key
-            for key in (*keys, ANYWHERE)
-            if moved
-            or key not in self.menus
-            or any(last.get(name, {}).get(key) is not curves[key] for name, curves in self.curves.items())
-        ]
+        worth = self._worth
+        if worth is None or self._is_moved(worth, self.cost):
+            worth = self._worth = Worth(self._cap, self._loads, self.cost, self.draft_costs, self.kv_each)
+            due = [*keys, ANYWHERE]
+        else:
+            due = [
+                key
+                for key in (*keys, ANYWHERE)
+                if key not in self.menus
+                or any(last.get(name, {}).get(key) is not curves[key] for name, curves in self.curves.items())
+            ]
         for key in due:
             curves = {name: by_key[key] for name, by_key in self.curves.items()}
-            copier = self._copiers.of(key, curves, self.cost, self.draft_costs, self._kv_of_menus)
+            copier = self._copiers.of(key, curves, worth)
             if copier is None:
                 self.copiers.pop(key, None)
             elif copier != self.copiers.get(key):
                 self.copiers[key] = copier
-        self.menus |= menus(
-            due,
-            self.curves,
-            Worth(self._cap, self._loads, self.cost, self.draft_costs, self._kv_of_menus),
-            {key: self.curves[copier.drafter][key] for key, copier in self.copiers.items() if key in due},
-            copying(self.curves, self.cost, self.draft_costs),
-        )
+        copied = {key: self.curves[self.copiers[key].drafter][key] for key in due if key in self.copiers}
+        self.menus |= menus(due, self.curves, worth, copied, copying(self.curves, worth.cost, worth.draft_costs))
 
-    def _reprice(self) -> bool:
-        """Take over costs that differ by enough to matter, and say whether any does, or the context."""
-        cost, draft_costs = self.cost_model.cost, dict(self.cost_model.draft_costs)
+    def _reprice(self) -> None:
+        """Take over costs that differ by enough to matter."""
+        cost, draft_costs = self.cost_model.cost, self.cost_model.draft_costs
         if cost is None:
-            return False
-        moved = self.cost is None or not same_cost(self.cost, cost)
-        if moved:
+            return
+        if self.cost is None or not same_cost(self.cost, cost, _COST_MATTERS):
             self.cost = cost
-        plain_seconds = cost.seconds(1, 1, _KV_AT_START)
-        if self.draft_costs.keys() != draft_costs.keys() or not all(
-            same_drafting(self.draft_costs[name], new, plain_seconds) for name, new in draft_costs.items()
-        ):
-            self.draft_costs, moved = draft_costs, True
+        if not _same_drafts(self.draft_costs, draft_costs, cost, _COST_MATTERS):
+            self.draft_costs = dict(draft_costs)
+
+    def _is_moved(self, worth: Worth, cost: PassCost) -> bool:
+        """Whether prices, or the context, are others than those of `worth`, by enough for all menus to be made again.
+
+        What is compared costs more or less together, so less than by enough for a cycle.
+        """
         load = self.load
-        longer = cost.kv_token_seconds * load * abs(self.kv_each - self._kv_of_menus)
-        if longer > _KV_MATTERS * cost.seconds(load, load, round(load * self._kv_of_menus)):
-            self._kv_of_menus, moved = self.kv_each, True
-        return moved
+        longer = cost.kv_token_seconds * load * abs(self.kv_each - worth.kv_each)
+        return (
+            longer > _MENU_MATTERS * cost.seconds(load, load, round(load * worth.kv_each))
+            or not same_cost(worth.cost, cost, _MENU_MATTERS)
+            or not _same_drafts(worth.draft_costs, self.draft_costs, cost, _MENU_MATTERS)
+        )
 
     def changes(self) -> list[FoundChange]:
         """What statistics found to have changed since the last call."""
@@ -206,3 +212,10 @@ class Learning:
             else:
                 self.acceptance.reset(name, info.versions.get(name, ""))
         return tuple(kept)
+
+
+def _same_drafts(left: Mapping[str, DraftCost], right: Mapping[str, DraftCost], cost: PassCost, share: float) -> bool:
+    plain_seconds = cost.seconds(1, 1, _KV_AT_START)
+    return left.keys() == right.keys() and all(
+        same_drafting(left[name], price, plain_seconds, share) for name, price in right.items()
+    )

@@ -15,8 +15,6 @@ NOTHING = Survival(())
 NO_OUTLOOK = Outlook((), ())
 _MATTERS = 0.004
 """Of a survival."""
-_COST_MATTERS = 0.01
-"""Of a predicted time, relative."""
 _MANY, _CONTEXT = 16, 256
 """Sequences, and tokens of context of each, for which times are compared."""
 
@@ -83,10 +81,10 @@ def barred(keys: Iterable[Key], orders: Orders, now: float) -> set[Key]:
     return found
 
 
-def same_drafting(left: DraftCost, right: DraftCost, cycle_seconds: float) -> bool:
-    """Whether both predict the same times, within `_COST_MATTERS` of a cycle with them, for one sequence and many."""
+def same_drafting(left: DraftCost, right: DraftCost, cycle_seconds: float, share: float) -> bool:
+    """Whether both predict the same times, within `share` of a cycle with them, for one sequence and many."""
     return all(
-        abs(left.seconds(*call) - right.seconds(*call)) <= _COST_MATTERS * (cycle_seconds + left.seconds(*call))
+        abs(left.seconds(*call) - right.seconds(*call)) <= share * (cycle_seconds + left.seconds(*call))
         for call in ((1, 1, 1), (1, 8, 8), (_MANY, 1, _MANY), (_MANY, 8, 8 * _MANY))
     )
 
@@ -101,11 +99,11 @@ def _near(left: Sequence[float], right: Sequence[float]) -> bool:
     return all(-_MATTERS < one - other < _MATTERS for one, other in zip(left, right, strict=True))
 
 
-def same_cost(left: PassCost, right: PassCost) -> bool:
-    """Whether both predict the same times, within `_COST_MATTERS`, where the tables have knots."""
+def same_cost(left: PassCost, right: PassCost, share: float) -> bool:
+    """Whether both predict the same times, within `share`, where the tables have knots."""
     for tokens in dict.fromkeys((*left.token_knots, *right.token_knots)):
         for load in {1, min(tokens, _MANY)}:
             seconds = left.seconds(tokens, load, load * _CONTEXT)
-            if abs(right.seconds(tokens, load, load * _CONTEXT) - seconds) > _COST_MATTERS * seconds:
+            if abs(right.seconds(tokens, load, load * _CONTEXT) - seconds) > share * seconds:
                 return False
     return True

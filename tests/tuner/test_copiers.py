@@ -5,6 +5,7 @@ import pytest
 
 from policies.cycle_policy import DraftCost, PassCost, Survival
 from tuner.acceptance import Curve
+from tuner.choice import Worth
 from tuner.copiers import Copiers, copying
 from tuner.cost.rates import preceded, profiles, rates
 from tuner.survivals import Published
@@ -14,6 +15,7 @@ DRAFTING = {
     "ngram": DraftCost(1e-5, 2e-5, 0.0, 1e-6),
     "head": DraftCost(1e-4, 5e-5, 5e-4, 3e-5),
 }
+WORTH = Worth(16, (1, 4, 16), COST, DRAFTING, 100.0)
 KEY = ("code", "en")
 LENGTH = 16
 
@@ -49,7 +51,7 @@ def test_what_takes_next_to_no_time_can_only_copy() -> None:
 
 
 def test_where_text_repeats_itself_the_copier_goes_first_at_every_load_and_knows_how_sure_it_is() -> None:
-    found = Copiers((1, 4, 16), Published()).of(KEY, {"ngram": REPEATING, "head": HEAD}, COST, DRAFTING, 100.0)
+    found = Copiers(Published()).of(KEY, {"ngram": REPEATING, "head": HEAD}, WORTH)
     assert found is not None
     assert (found.drafter, found.most_load) == ("ngram", 16)
     assert found.of(2).survival[0] == pytest.approx(0.97)
@@ -57,11 +59,11 @@ def test_where_text_repeats_itself_the_copier_goes_first_at_every_load_and_knows
 
 
 def test_a_copier_that_is_nearly_always_silent_is_not_worth_its_time() -> None:
-    assert Copiers((1, 4, 16), Published()).of(KEY, {"ngram": SILENT, "head": HEAD}, COST, DRAFTING, 100.0) is None
+    assert Copiers(Published()).of(KEY, {"ngram": SILENT, "head": HEAD}, WORTH) is None
 
 
 def test_without_another_drafter_there_is_nothing_to_go_before() -> None:
-    assert Copiers((1, 4, 16), Published()).of(KEY, {"ngram": REPEATING}, COST, DRAFTING, 100.0) is None
+    assert Copiers(Published()).of(KEY, {"ngram": REPEATING}, WORTH) is None
 
 
 def test_a_drafter_behind_a_copier_is_worth_what_both_bring() -> None:

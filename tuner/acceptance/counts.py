@@ -102,7 +102,7 @@ class Cell:
         """Rises with every change."""
         self.touched = 0
         self.news = 0
-        """Blocks, logged and re-blocked ones, since a curve was made of it."""
+        """Entries since a curve was made of it."""
         self.due = 1
         """So many are worth making it again."""
         self._values: tuple[int, Floats] | None = None

@@ -35,7 +35,7 @@ _HARDLY_SEEN = 0.25
 """Of the requests in which a drafter was found to have changed: others that had fewer may have changed as well."""
 _NEWS = 0.12
 """Curves of a drafter are made again when its blocks have grown by this share,"""
-_NEWS_OF_A_CELL = 0.3
+_NEWS_OF_A_CELL = 0.4
 """or those of one of its cells by this one."""
 _ALSO = 0.2
 """Then all those are made again of which that is true for this part of the share, other drafters' too: what follows
@@ -280,9 +280,6 @@ class Acceptance:
         self._finishes += 1
         cell.add_request(self._replica, self._epoch_blocks, one, self._finishes)
         cell.touched = self._entries
-        cell.news += int(one.first_drafts[0])
-        if cell.news >= cell.due:
-            self._changed.add(key[0])
         self._look_for_change(key, cell, one)
 
     def _look_for_change(self, key: _Key, cell: Cell, one: Finished) -> None:

@@ -32,8 +32,11 @@ class DraftFit:
     def __init__(self, timings: Sequence[DraftTiming]) -> None:
         self._prior = np.zeros((_TERMS, _TERMS))
         self._prior_vector = np.zeros(_TERMS)
-        self._live = np.zeros((_TERMS, _TERMS))
-        self._live_vector = np.zeros(_TERMS)
+        # Lists: single elements are written with every call.
+        self._live = [[0.0] * _TERMS for _ in range(_TERMS)]
+        self._live_vector = [0.0] * _TERMS
+        self._weight = 1.0
+        """Of the newest call, instead of all older ones being multiplied each time."""
         self._speed = 1.0
         self._calls = 0.0
         self._calibrated: DraftCost | None = None
@@ -58,20 +61,32 @@ class DraftFit:
             if expected > 0.0:
                 self._speed += (seconds / expected - self._speed) / min(self._calls + 1.0, _SPEED_CALLS)
         self._calls += 1.0
-        terms = np.array([1.0, sequences, steps, rows]) / seconds
-        self._live *= _FADE
-        self._live += np.outer(terms, terms)
-        self._live_vector *= _FADE
-        self._live_vector += terms
+        self._weight /= _FADE
+        terms = (1.0, sequences, steps, rows)
+        scale = self._weight / seconds
+        vector = self._live_vector
+        for place, left in enumerate(terms):
+            part = scale * left
+            vector[place] += part
+            part /= seconds
+            row = self._live[place]
+            for other in range(place, _TERMS):
+                row[other] += part * terms[other]
 
     def refit(self) -> None:
         """The best fit to everything so far."""
-        if self._calls:
-            self.cost = self._solve()
+        if self._weight == 1.0:
+            return
+        factor = 1.0 / self._weight
+        self._live = [[value * factor for value in row] for row in self._live]
+        self._live_vector = [value * factor for value in self._live_vector]
+        self._weight = 1.0
+        self.cost = self._solve()
 
     def _solve(self) -> DraftCost:
-        matrix = self._prior / self._speed**2 + self._live
-        vector = self._prior_vector / self._speed + self._live_vector
+        upper = np.array(self._live)
+        matrix = self._prior / self._speed**2 + upper + np.triu(upper, 1).T
+        vector = self._prior_vector / self._speed + np.array(self._live_vector)
         diagonal = np.diagonal(matrix).copy()
         # A term that is zero throughout has nothing to fit: any positive value leaves its coefficient at 0.
         matrix[np.diag_indices(_TERMS)] = np.where(diagonal > 0.0, diagonal * (1.0 + _RIDGE), 1.0)
