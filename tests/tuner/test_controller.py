@@ -416,7 +416,8 @@ def test_a_restart_resumes_what_was_learned_but_no_claim_about_gains(served: Sim
     assert after.state is PolicyState.ON
     assert (after.version, after.arm) == (before.version, before.arm)
     assert again.controller.tick() == []
-    assert after.evidence.survival == pytest.approx(before.evidence.survival, abs=0.01)
+    # What was counted since the last look is in it, too.
+    assert after.evidence.survival == pytest.approx(before.evidence.survival, abs=0.03)
     assert after.evidence.speedup is None
     assert again.policy_of(*STORY).state is PolicyState.OFF
     assert again.controller.snapshot.baseline == ()

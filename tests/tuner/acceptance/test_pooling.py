@@ -127,16 +127,16 @@ def test_nothing_known_gives_a_wide_interval_and_much_known_a_narrow_one() -> No
 
 def test_only_what_changed_by_enough_is_made_again() -> None:
     acceptance = Acceptance()
-    keys = [("chat", f"language-{index}") for index in range(12)]
+    keys = [("chat", f"language-{index}") for index in range(30)]
     for _, language in keys:
         blocks(acceptance, language, 1000, 0.6)
     before = acceptance.curves("ngram", keys)
     blocks(acceptance, "language-0", 50, 0.6)
     assert acceptance.curves("ngram", keys) == before, "fifty blocks of a thousand tell nothing"
-    blocks(acceptance, "language-0", 210, 0.6)
+    blocks(acceptance, "language-0", 360, 0.6)
     after = acceptance.curves("ngram", keys)
-    assert [before[1][key] is after[1][key] for key in keys] == [False, *[True] * 11]
+    assert [before[1][key] is after[1][key] for key in keys] == [False, *[True] * 29]
     for _, language in keys:
-        blocks(acceptance, language, 100, 0.6)
+        blocks(acceptance, language, 150, 0.6)
     later = acceptance.curves("ngram", keys)
     assert not any(after[1][key] is later[1][key] for key in keys), "relatives learned enough"
