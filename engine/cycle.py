@@ -16,7 +16,7 @@ from engine.planning import NO_PLAN, CyclePlan
 from engine.request import RunningSequence
 from engine.rows import Rows
 from engine.shadowing import advance_shadows, cast_shadow, start_shadows
-from engine.slack import draft_price, settle, slack_seconds
+from engine.waiting import NOTHING, cycle_spare, left_copies, settle_cycle, weighed_seconds
 from kernels.sampling import Block, Chosen, Failure, TokenLogprob
 from policies.allocate import Candidate, allocate
 from policies.cycle_policy import CyclePolicy
@@ -70,7 +70,7 @@ def run_cycle(
     requested: Sequence[int],
     policy: CyclePolicy,
     token_bytes: list[bytes],
-    shadows_due: Sequence[Sequence[str]] = (),
+    shadows_due: Sequence[Mapping[str, int]] = (),
     planned: CyclePlan = NO_PLAN,
 ) -> CycleResult:
     """Advance every sequence in `sequences` by at least one token, or find that it cannot go on.
@@ -81,7 +81,7 @@ def run_cycle(
     """
     started = time.perf_counter()
     drafted, draft_seconds = draft(drafters, sequences, requested, planned.copies)
-    shadow_seconds, shadow_passes = start_shadows(drafters, sequences, shadows_due) if shadows_due else (0.0, [])
+    shadow_seconds = start_shadows(drafters, sequences, shadows_due) if shadows_due else 0.0
     for sequence in sequences:
         left = planned.copies.left(sequence)
         if left is not None:
@@ -90,8 +90,9 @@ def run_cycle(
     for name, seconds in copying.items():
         draft_seconds[name] = draft_seconds.get(name, 0.0) + seconds
     kv_tokens = sum(len(sequence.tokens) for sequence in sequences)
-    drafting = draft_price(sequences, drafted, planned.copies, shadow_passes, policy)
-    lengths = _allocate(sequences, drafted, requested, policy, kv_tokens, planned.rate, drafting.weighed)
+    untaken = left_copies(sequences, planned.copies)
+    spent = weighed_seconds(sequences, drafted, untaken, policy) + shadow_seconds
+    lengths = _allocate(sequences, drafted, requested, policy, kv_tokens, planned.rate, spent)
 
     parts: list[Rows] = []
     blocks: list[Block] = []
@@ -149,7 +150,7 @@ def run_cycle(
                 end=end,
             )
         )
-    settle(sequences, emitted_by, lengths, drafting, policy, kv_tokens)
+    settle_cycle(sequences, drafted, emitted_by, lengths, untaken, shadow_seconds, policy, kv_tokens)
     for drafter in drafters.values():
         for emission in emissions:
             drafter.observe(emission.sequence, emission.token_ids)
@@ -229,6 +230,12 @@ def _allocate(
     """How many drafts of each are verified; `room` is what their block tables cover."""
     if not any(one.proposal.tokens for one in drafted):
         return (0,) * len(sequences)
+    own = [
+        (one.drafter, len(one.proposal.tokens), min(len(one.proposal.tokens), most))
+        if one.requested and not sequence.decision.forced
+        else NOTHING
+        for sequence, one, most in zip(sequences, drafted, room, strict=True)
+    ]
     candidates = []
     for sequence, one, most in zip(sequences, drafted, room, strict=True):
         decision = sequence.decision
@@ -245,7 +252,6 @@ def _allocate(
                 proposed=min(len(one.proposal.tokens), most),
                 survival=curve,
                 forced=decision.forced,
-                slack_seconds=slack_seconds(sequence, policy.cost),
                 tpot_limit=policy.tpot_limits.get(decision.context.route),
             )
         )
@@ -254,7 +260,7 @@ def _allocate(
         policy.cost,
         kv_tokens,
         policy.margin,
-        policy.max_neighbour_slowdown,
+        cycle_spare(sequences, own, policy, kv_tokens),
         rate=rate,
         draft_seconds=draft_seconds,
     )

@@ -36,6 +36,7 @@ from engine.shadowing import due_shadows
 from kernels.sampling import Block, Chosen
 from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy
 from policies.plan import NO_PRICES
+from policies.shadow_room import ShadowRoom
 from policies.stats import CycleStats, DraftTiming, EngineStatus
 from policies.types import MAX_BLOCK_LENGTH, PLAIN, Decision
 
@@ -315,8 +316,9 @@ class EngineLoop:
             return None
         self._cycle += 1
         sequences = tuple(scheduler.decoding)
+        room = ShadowRoom(self._policy, planned.spare_seconds)
         due = [
-            due_shadows(sequence, planned.asked(sequence, length), self.drafters, self._policy)
+            due_shadows(sequence, planned.asked(sequence, length), self.drafters, self._policy, room)
             for sequence, length in zip(sequences, lengths, strict=True)
         ]
         for sequence, names in zip(sequences, due, strict=True):

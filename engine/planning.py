@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from engine.drafter import Drafter
 from engine.drafting import Copies, copied_proposals, outlook_of
 from engine.request import RunningSequence
-from engine.slack import slack_seconds
+from engine.waiting import NOTHING, cycle_spare, left_copies
 from policies.cycle_policy import CyclePolicy
+from policies.ledger import drafting_seconds
 from policies.plan import NO_PRICES, Prices, Prospect, plan
 
 
@@ -27,6 +28,8 @@ class CyclePlan:
     prices: Prices = NO_PRICES
     """For the next plan."""
     copies: Copies = field(default_factory=Copies)
+    spare_seconds: float = 0.0
+    """What is expected to be left of those that everybody may still wait."""
     seconds: float = 0.0
     """What it took, the copiers included."""
 
@@ -63,8 +66,10 @@ def plan_cycle(
     for sequence in sequences:
         sequence.knobs = policy.knobs_of(sequence.decision.context.route)
     caps = tuple(block_length(sequence, policy) for sequence in sequences)
+    kv_tokens = sum(len(sequence.tokens) for sequence in sequences)
     if all(cap == 0 or sequence.decision.forced for cap, sequence in zip(caps, sequences, strict=True)):
-        return CyclePlan(caps, prices=near)
+        spare = cycle_spare(sequences, [NOTHING] * len(sequences), policy, kv_tokens)
+        return CyclePlan(caps, prices=near, spare_seconds=spare)
     copies = copied_proposals(drafters, sequences, caps, policy)
     prospects = []
     for sequence, cap in zip(sequences, caps, strict=True):
@@ -76,17 +81,22 @@ def plan_cycle(
                 outlook=outlook_of(sequence, policy) if copied is None else copied.outlook,
                 cap=cap if copied is None else len(copied.proposal.tokens),
                 forced=decision.forced,
-                slack_seconds=slack_seconds(sequence, policy.cost),
                 tpot_limit=policy.tpot_limits.get(decision.context.route),
             )
         )
-    kv_tokens = sum(len(sequence.tokens) for sequence in sequences)
-    planned = plan(
-        prospects, policy.cost, policy.draft_costs, kv_tokens, policy.margin, policy.max_neighbour_slowdown, near
-    )
+    # How much is drafted is not known yet. One who runs alone waits for nobody.
+    alone = len(prospects) == 1
+    own = [
+        (one.drafter, one.cap if alone else 1, one.cap if alone else 0) if one.cap > 0 and not one.forced else NOTHING
+        for one in prospects
+    ]
+    spare = cycle_spare(sequences, own, policy, kv_tokens)
+    spare -= drafting_seconds(left_copies(sequences, copies), policy.draft_costs)
+    planned = plan(prospects, policy.cost, policy.draft_costs, kv_tokens, policy.margin, spare, near)
     # What is copied is at hand: how much of it is verified, the allocation says.
     requested = tuple(
         length if copies.taken(sequence) is None else one.cap
         for sequence, one, length in zip(sequences, prospects, planned.requested, strict=True)
     )
-    return CyclePlan(requested, planned.rate, planned.prices, copies, time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    return CyclePlan(requested, planned.rate, planned.prices, copies, planned.spare_seconds, seconds)

@@ -9,6 +9,7 @@ from engine.grammar import Matcher
 from engine.messages import Finished, Submit
 from kernels.sampling import Failure
 from policies.cycle_policy import NO_KNOBS, Knobs
+from policies.ledger import Ledger
 from policies.stats import BlockEnd, FinishReason
 from policies.types import MAX_BLOCK_LENGTH, PLAIN, Decision
 
@@ -60,8 +61,8 @@ class RunningSequence:
         """Where it stands in its grammar, if it has one."""
         self.shadows: dict[str, Shadow] = {}
         """By drafter; see `engine.shadowing`."""
-        self.slack = 0.0
-        """How far its life is within its bound, see `engine.slack`."""
+        self.ledger = Ledger()
+        """How long it has waited for others."""
         self.looped = False
         self.cycles = 0
         self.proposed = 0

@@ -11,12 +11,12 @@ the drafter's own: such proposals make no shadow.
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from engine.blocks import BLOCK_TOKENS
 from engine.drafter import Drafter, Proposal, proposals_of
 from engine.request import RunningSequence, Shadow
 from policies.cycle_policy import CyclePolicy
+from policies.shadow_room import ShadowRoom
 from policies.stats import ShadowStats
 from policies.types import MAX_BLOCK_LENGTH
 
@@ -25,61 +25,56 @@ CHEAP_SHARE = 0.01
 cycle."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShadowPass:
-    """What one drafter was asked beside the requests in one cycle."""
-
-    drafter: str
-    sequences: int
-    steps: int
-    rows: int
-
-
 def due_shadows(
-    sequence: RunningSequence, asked: Collection[str], drafters: Mapping[str, Drafter], policy: CyclePolicy
-) -> tuple[str, ...]:
-    """The drafters that are to propose beside `sequence` in this cycle, in which those in `asked` are asked anyway.
+    sequence: RunningSequence,
+    asked: Collection[str],
+    drafters: Mapping[str, Drafter],
+    policy: CyclePolicy,
+    room: ShadowRoom,
+) -> dict[str, int]:
+    """The drafters that are to propose beside `sequence` in this cycle, in which those in `asked` are asked anyway, and
+    how many drafts.
 
-    None in a plain window, which measures plain, nor under a kill switch; none at a cost while the policy holds.
+    None in a plain window, which measures plain, nor under a kill switch; none at a cost while the policy holds, or
+    where those that run have no `room` for it.
     """
     decision = sequence.decision
     # A drafter that may not speculate while the policy holds can still be learned from.
     names = dict.fromkeys((*decision.shadows, decision.drafter)) if policy.hold else decision.shadows
     if not names or policy.plain_on(decision.context.route):
-        return ()
-    return tuple(
+        return {}
+    due = [
         name
         for name in names
         if name in drafters
         and name not in sequence.shadows
         and name not in asked
         and not (policy.hold and _takes_time(name, policy))
-    )
+    ]
+    lengths = {name: room.length(name) for name in due}
+    return {name: length for name, length in lengths.items() if length}
 
 
 def start_shadows(
-    drafters: Mapping[str, Drafter], sequences: Sequence[RunningSequence], due: Sequence[Sequence[str]]
-) -> tuple[float, list[ShadowPass]]:
-    """Ask the drafters that are due of each sequence; returns the seconds that it took, and what was asked."""
+    drafters: Mapping[str, Drafter], sequences: Sequence[RunningSequence], due: Sequence[Mapping[str, int]]
+) -> float:
+    """Ask the drafters that are due of each sequence for as many drafts; returns the seconds that it took."""
     asked: dict[str, list[tuple[RunningSequence, int]]] = {}
-    for sequence, names in zip(sequences, due, strict=True):
+    for sequence, lengths in zip(sequences, due, strict=True):
         # A learned drafter writes behind the text: what there is no block for is not asked.
         room = len(sequence.blocks) * BLOCK_TOKENS - len(sequence.tokens)
-        length = min(MAX_BLOCK_LENGTH, sequence.remaining - 1, room)
-        if length > 0:
-            for name in names:
-                asked.setdefault(name, []).append((sequence, length))
+        for name, length in lengths.items():
+            possible = min(length, sequence.remaining - 1, room)
+            if possible > 0:
+                asked.setdefault(name, []).append((sequence, possible))
     if not asked:
-        return 0.0, []
+        return 0.0
     started = time.perf_counter()
-    passes = []
     for name, wanted in asked.items():
         proposals = proposals_of(drafters[name], [one for one, _ in wanted], [length for _, length in wanted])
         for (sequence, length), proposal in zip(wanted, proposals, strict=True):
             cast_shadow(sequence, name, proposal, length)
-        offered = [len(proposal.tokens) for proposal in proposals]
-        passes.append(ShadowPass(name, len(wanted), max(offered), sum(offered)))
-    return time.perf_counter() - started, passes
+    return time.perf_counter() - started
 
 
 def cast_shadow(sequence: RunningSequence, drafter: str, proposal: Proposal, requested: int) -> None:

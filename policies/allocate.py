@@ -10,8 +10,8 @@ The cost is linear between its knots, so within a segment the rows worth taking 
 The best of every segment is looked at, since the cost has steps and what lies behind one may pay for it.
 
 Requests that wait have no term of their own. They wait for slots or blocks, which come free as tokens are emitted, so
-the highest rate is their shortest wait too; and the end of the cycle at hand comes at most `max_neighbour_slowdown`
-times later than without speculation.
+the highest rate is their shortest wait too; and the end of the cycle at hand comes at most by what running sequences
+may wait later than without speculation.
 """
 
 from bisect import bisect_left, bisect_right
@@ -38,9 +38,6 @@ class Candidate:
     one tuple are weighed in less time."""
     forced: bool
     """The proposal is verified whole and not weighed."""
-    slack_seconds: float = 0.0
-    """`max_neighbour_slowdown` times what the tokens that it emitted so far would have taken in plain cycles, less what
-    its cycles took, both as predicted: how much longer than that it may wait for others now."""
     tpot_limit: float | None = None
     """Seconds per output token that its route's objective allows."""
 
@@ -50,27 +47,28 @@ def allocate(
     cost: PassCost | None,
     kv_tokens: int,
     margin: float,
-    max_neighbour_slowdown: float,
+    spare_seconds: float = inf,
     rate: float = 0.0,
     draft_seconds: float = 0.0,
 ) -> tuple[int, ...]:
     """The verified length of each candidate's proposal, in their order.
 
     Forced proposals are taken whole and belong to the plain cycle, which everything else is compared with. Lengths are
-    allowed if for every sequence
+    allowed if
 
-        seconds <= max_neighbour_slowdown * plain seconds * its expected tokens + its slack_seconds
-        seconds <= its tpot_limit * its expected tokens,   unless the plain cycle breaks that too
+        seconds <= plain seconds + spare_seconds
+        seconds <= tpot_limit * expected tokens, for every sequence of which the plain cycle does not break that too
 
     The best allowed lengths are used if their tokens per second beat the plain cycle's by more than `margin` (a share,
     e.g. 0.02), else none. Of equals the one with fewer rows wins, and of equal positions the earlier candidate's.
     Without a `cost` only forced proposals are verified.
 
     Args:
+        spare_seconds: what everybody who runs may still wait for others, see `policies.ledger`.
         rate: tokens per second that these sequences reach on average (`policies.plan.Plan.rate`), counted as no less
             than the plain cycle's. 0.0 where nobody knows: then the tokens per second of this cycle are made most.
         draft_seconds: what drafting takes in this cycle. It is spent, so it counts in the seconds of every choice, but
-            not in the plain seconds of the first bound.
+            not in the plain seconds of the first condition.
     """
     forced = [one.proposed if one.forced else 0 for one in candidates]
     if cost is None:
@@ -105,14 +103,14 @@ def allocate(
             break
         price = emitted[total] / seconds
     needed = base / base_seconds * (1.0 + margin)
-    bound_seconds = max_neighbour_slowdown * plain_seconds
-    if total == 0 or _keeps_bounds(candidates, seconds, bound_seconds):
+    most_seconds = plain_seconds + spare_seconds
+    if total == 0 or (seconds <= most_seconds and _keeps_objectives(candidates, seconds)):
         # Rounding may make nothing look better than itself.
         if total == 0 or emitted[total] <= needed * seconds:
             return tuple(forced)
         return _lengths_above(candidates, curves, forced, gains[-total], total)
 
-    search = _BoundedSearch(candidates, curves, gains, emitted, segments, plain_seconds, bound_seconds)
+    search = _BoundedSearch(candidates, curves, gains, emitted, segments, plain_seconds, most_seconds)
     while True:
         found = search.best(price)
         if not own or found.tokens <= price * (1.0 + _TINY) * found.seconds:
@@ -150,14 +148,10 @@ def _best_total(
     return best, best_seconds
 
 
-def _keeps_bounds(candidates: Sequence[Candidate], seconds: float, bound_seconds: float) -> bool:
-    """Whether no sequence asks for more than one token from a cycle of `seconds`. It may be more careful than needed:
-    then the search looks closer."""
-    least_slack = seconds - bound_seconds
-    for one in candidates:
-        if one.slack_seconds < least_slack or (one.tpot_limit is not None and seconds > one.tpot_limit):
-            return False
-    return True
+def _keeps_objectives(candidates: Sequence[Candidate], seconds: float) -> bool:
+    """Whether a cycle of `seconds` is within every objective, were one token emitted. It may be more careful than
+    needed: then the search looks closer."""
+    return all([one.tpot_limit is None or seconds <= one.tpot_limit for one in candidates])
 
 
 def _lengths_above(
@@ -215,16 +209,15 @@ class _BoundedSearch:
         emitted: Sequence[float],
         segments: Sequence[Segment],
         plain_seconds: float,
-        bound_seconds: float,
+        most_seconds: float,
     ) -> None:
         self._gains = gains
         self._emitted = emitted
         self._segments = segments
-        self._bound_seconds = bound_seconds
-        self._most_seconds = inf
+        self._most_seconds = most_seconds
         flat: list[float] = []
         owners: list[int] = []
-        movable: list[tuple[int, list[float], float, float]] = []
+        movable: list[tuple[int, list[float], float]] = []
         for index, one in enumerate(candidates):
             curve: tuple[float, ...] = ()
             alone = 1.0
@@ -238,15 +231,14 @@ class _BoundedSearch:
             if limit is None or plain_seconds > limit * alone:
                 limit = inf
             expected = list(accumulate(curve, initial=alone))
-            most = min(bound_seconds * expected[-1] + one.slack_seconds, limit * expected[-1])
-            self._most_seconds = min(self._most_seconds, most)
+            self._most_seconds = min(self._most_seconds, limit * expected[-1])
             if curve:
-                movable.append((index, expected, one.slack_seconds, limit))
+                movable.append((index, expected, limit))
         self._owners = owners
         self._order = sorted(range(len(flat)), key=flat.__getitem__, reverse=True)
         longest = max(max(seconds, seconds + slope * (high - low)) for low, high, seconds, slope in segments)
         longest = min(longest, self._most_seconds)
-        self._bounded = [one for one in movable if longest > min(bound_seconds + one[2], one[3])]
+        self._bounded = [one for one in movable if longest > one[2]]
         places: dict[int, list[int]] = {index: [] for index, *_ in self._bounded}
         for place, item in enumerate(self._order):
             if owners[item] in places:
@@ -281,15 +273,14 @@ class _BoundedSearch:
     def _at(self, total: int, seconds: float) -> _Found | None:
         """The best allowed lengths of `total` rows in a cycle of `seconds`; None where there are none."""
         least = []
-        for _, expected, slack_seconds, limit in self._bounded:
-            needed = max((seconds - slack_seconds) / self._bound_seconds, seconds / limit)
-            least.append(bisect_left(expected, needed * (1.0 - _TINY)))
+        for _, expected, limit in self._bounded:
+            least.append(bisect_left(expected, seconds / limit * (1.0 - _TINY)))
             if least[-1] == len(expected):
                 return None
         greedy = total
         while True:
             lifted, tokens = 0, 0.0
-            for length, places, (_, expected, _, _) in zip(least, self._places, self._bounded, strict=True):
+            for length, places, (_, expected, _) in zip(least, self._places, self._bounded, strict=True):
                 if length:
                     own = bisect_left(places, greedy)
                     if own < length:

@@ -1,4 +1,4 @@
-"""What cycles cost each running sequence, and how long it may wait for its neighbours in the next one.
+"""What cycles cost each running sequence, and how long the next one may be.
 
 The bound is on a sequence's whole life: the seconds of its cycles may not exceed `max_neighbour_slowdown` times the
 larger of
@@ -7,13 +7,28 @@ larger of
     alone: what the same cycles would have taken with its own drafts alone
 
 since neither what it would have waited without anybody's drafts, nor what it waits for its own, is its neighbours'
-doing. All is by the cost model in force, and kept in units of the model's plain cycle of one sequence: where the
-machine is found to be slower or faster than before, the past counts in what it would cost today.
+doing. What operators forced is part of a plain cycle. Seconds are the cost model's, as it was when they were spent.
+
+A cycle is as long for all that run in it. So one number bounds it: the seconds beyond a plain cycle that everybody who
+runs may still wait, even one who emits a single token in it. Nobody is counted on to be lucky, since any cycle may be a
+request's last one.
 """
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
+from typing import NamedTuple
+
+from policies.cycle_policy import DraftCost, PassCost
+
+KEPT = 0.8
+"""The share of the bound that ledgers give out. The rest is for the reserve and for errors of the cost model."""
+RESERVE = 0.5
+"""Plain cycles that a sequence may be behind at any time. Drafting comes in steps, which a young request could not wait
+for otherwise: a tenth of one cycle is less than one step of a learned drafter."""
 
 
 class Ledger:
-    """Of one sequence; for one thread."""
+    """Of one sequence, in seconds; for one thread."""
 
     __slots__ = ("alone", "plain", "taken")
 
@@ -23,19 +38,98 @@ class Ledger:
         self.taken = 0.0
 
     def enter(self, plain: float, alone: float, taken: float) -> None:
-        """One cycle, in units: plain cycles for what it emitted in it, the cycle with its drafts alone, the cycle."""
+        """One cycle: plain cycles for what it emitted in it, the cycle with its drafts alone, the cycle as it was."""
         self.plain += plain
         self.alone += alone
         self.taken += taken
 
-    def slack(self, bound: float, expected: float = 0.0, own: float = 0.0) -> float:
-        """Units that it grants the next cycle beyond `bound` plain ones; negative if it has waited too long already.
 
-        Args:
-            bound: `max_neighbour_slowdown`.
-            expected: plain cycles' worth of tokens that it emits in the long run from a cycle like the next one, beyond
-                those that are expected of the proposals at hand. A drafter that is silent now speaks later: a sequence
-                that gains need not hold its neighbours back in the cycles in which it does not.
-            own: what its own drafting adds to the next cycle.
-        """
-        return bound * max(self.plain + expected, self.alone + own) - self.taken
+def spare_seconds(
+    ledgers: Iterable[tuple[Ledger, float]], plain_seconds: float, max_neighbour_slowdown: float
+) -> float:
+    """How much longer than `plain_seconds`, those of a plain cycle, the next cycle may be; below 0 where somebody has
+    waited too long already.
+
+    Args:
+        ledgers: of all that run, each with the seconds that its own drafts may add to the cycle.
+        plain_seconds: of the next cycle.
+        max_neighbour_slowdown: what is promised.
+    """
+    bound = 1.0 + KEPT * (max_neighbour_slowdown - 1.0)
+    least = inf
+    for ledger, own in ledgers:
+        plain, alone = ledger.plain, ledger.alone + own
+        left = bound * ((plain if plain > alone else alone) + plain_seconds) - ledger.taken
+        if left < least:
+            least = left
+    return least - (1.0 - RESERVE) * plain_seconds
+
+
+class Turn(NamedTuple):
+    """What one sequence did in a cycle."""
+
+    ledger: Ledger
+    emitted: int
+    verified: int
+    drafter: str
+    """Empty where nothing was asked of any."""
+    proposed: int
+    forced: bool
+
+
+def drafting_seconds(proposals: Iterable[tuple[str, int]], draft_costs: Mapping[str, DraftCost]) -> float:
+    """What drafters take for proposals (drafter, drafts) of one cycle, each of them in one call."""
+    work: dict[str, tuple[int, int, int]] = {}
+    for name, proposed in proposals:
+        asked, steps, rows = work.get(name, (0, 0, 0))
+        work[name] = asked + 1, proposed if proposed > steps else steps, rows + proposed
+    return sum([draft_costs[name].seconds(*done) for name, done in work.items() if name in draft_costs])
+
+
+def settle(
+    turns: Sequence[Turn],
+    cost: PassCost,
+    draft_costs: Mapping[str, DraftCost],
+    kv_tokens: int,
+    left: Iterable[tuple[str, int]] = (),
+    shadow_seconds: float = 0.0,
+) -> None:
+    """Enter one cycle into the ledgers of all that ran in it.
+
+    Args:
+        turns: of every sequence.
+        cost: the target's.
+        draft_costs: by drafter; one without an entry counts as free.
+        kv_tokens: of all sequences as the cycle began.
+        left: (drafter, drafts) of copied proposals that were not taken.
+        shadow_seconds: what shadows took, as measured.
+    """
+    load = len(turns)
+    rows = forced_rows = load
+    asked = [*left]
+    forced = []
+    for turn in turns:
+        rows += turn.verified
+        if turn.drafter:
+            asked.append((turn.drafter, turn.proposed))
+            if turn.forced:
+                forced_rows += turn.verified
+                forced.append((turn.drafter, turn.proposed))
+    forced_drafting = drafting_seconds(forced, draft_costs) if forced else 0.0
+    plain = cost.seconds(forced_rows, load, kv_tokens) + forced_drafting
+    taken = plain
+    if asked or shadow_seconds:
+        taken = cost.seconds(rows, load, kv_tokens) + drafting_seconds(asked, draft_costs) + shadow_seconds
+    passes = {0: plain}
+    """By how many drafts are verified beside those that are forced."""
+    for turn in turns:
+        alone = plain
+        if turn.drafter and not turn.forced:
+            verified, proposed = turn.verified, turn.proposed
+            if verified not in passes:
+                passes[verified] = cost.seconds(forced_rows + verified, load, kv_tokens) + forced_drafting
+            alone = passes[verified]
+            price = draft_costs.get(turn.drafter)
+            if price is not None:
+                alone += price.seconds(1, proposed, proposed)
+        turn.ledger.enter(plain * turn.emitted, alone, taken)

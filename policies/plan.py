@@ -12,6 +12,7 @@ target's cost where the rows that it brings come to lie. From cycle to cycle the
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from policies.cycle_policy import DraftCost, PassCost
 from policies.pass_segments import Envelope
@@ -37,6 +38,8 @@ class Plan:
     """Expected tokens per second of this cycle and those like it; 0.0 without a cost."""
     prices: Prices
     """For the next plan."""
+    spare_seconds: float
+    """What is expected to be left of those that everybody may still wait."""
 
 
 def plan(
@@ -45,22 +48,24 @@ def plan(
     draft_costs: Mapping[str, DraftCost],
     kv_tokens: int,
     margin: float,
-    max_neighbour_slowdown: float,
+    spare_seconds: float = inf,
     near: Prices = NO_PRICES,
 ) -> Plan:
     """The block lengths with about the most expected tokens per expected second over all sequences together.
 
     Forced caps are asked for at any price. Of the rest, what is expected to gain less than `margin` (a share) over the
-    cycle with forced blocks alone is not asked for; nor is what makes any sequence wait longer than its bounds
-    (`policies.allocate`) allow. A drafter that costs next to nothing is asked up to the caps all the same: its
-    confidence, which the allocation weighs, says more than its average. Without a `cost` only forced caps are asked.
+    cycle with forced blocks alone is not asked for; nor is what makes the cycle longer than that one by more than
+    `spare_seconds` (`policies.ledger`), or longer than objectives allow (`policies.allocate`). A drafter that costs
+    next to nothing is asked up to the caps all the same: its confidence, which the allocation weighs, says more than
+    its average. Without a `cost` only forced caps are asked.
 
     Args:
+        spare_seconds: how much longer everybody who runs may wait than in the cycle with forced blocks alone.
         near: of the plan before, if there was one: the search begins there and takes less time.
     """
     requested = [one.cap if one.forced else 0 for one in prospects]
     if cost is None or not prospects:
-        return Plan(tuple(requested), 0.0, near)
+        return Plan(tuple(requested), 0.0, near, 0.0)
     load = len(prospects)
     drafters: dict[str, Drafter] = {}
     groups: dict[tuple[str, int, int], Group] = {}
@@ -93,12 +98,12 @@ def plan(
     plain = Choice([], plain_tokens, 0.0, plain_seconds)
     plain_rate = plain_tokens / plain_seconds
     if not weighed:
-        return Plan(tuple(requested), plain_rate, near)
+        return Plan(tuple(requested), plain_rate, near, spare_seconds)
 
     most = sum([group.count * group.rows[group.cap] for group in groups.values()])
     search = Search(weighed, Envelope(cost, rows, most), plain)
     choice, prices = search.best(near)
-    bounds = WaitBounds(prospects, search.groups, plain, max_neighbour_slowdown * plain_seconds)
+    bounds = WaitBounds(prospects, search.groups, plain, plain_seconds + spare_seconds)
     if choice.lengths and not bounds.allow(choice):
         choice = search.within(bounds, choice)
     rate = choice.tokens / choice.seconds
@@ -112,4 +117,4 @@ def plan(
             for group in drafter.groups:
                 for index in group.members:
                     requested[index] = group.asked
-    return Plan(tuple(requested), rate, prices)
+    return Plan(tuple(requested), rate, prices, spare_seconds - (choice.seconds - plain_seconds))

@@ -1,4 +1,4 @@
-"""How long the sequences of a planned cycle may wait for each other."""
+"""How long a planned cycle may be."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -12,24 +12,24 @@ _ROUNDED = 1.0 + 1e-9
 
 
 class WaitBounds:
-    """What each sequence allows: see `policies.allocate.allocate`."""
+    """What all sequences allow: see `policies.allocate.allocate`."""
 
-    __slots__ = ("_bound_seconds", "_groups", "_others", "_plain_seconds", "_prospects", "_surely", "_terms")
+    __slots__ = ("_groups", "_limits", "_most_seconds", "_others", "_plain_seconds", "_prospects", "_surely")
 
     def __init__(
-        self, prospects: Sequence[Prospect], groups: Sequence[Group], plain: Choice, bound_seconds: float
+        self, prospects: Sequence[Prospect], groups: Sequence[Group], plain: Choice, most_seconds: float
     ) -> None:
+        """`most_seconds` are those that a cycle may take whatever is chosen; objectives may allow less."""
         self._prospects = prospects
         self._groups = groups
         self._plain_seconds = plain.seconds
-        self._bound_seconds = bound_seconds
-        self._terms: list[tuple[float, float]] = []
-        """The least slack and the least objective of each group."""
-        self._others = inf
-        """Seconds that the sequences which are not weighed allow."""
-        least_limit = min([one.tpot_limit for one in prospects if one.tpot_limit is not None], default=inf)
-        self._surely = min(bound_seconds + min([one.slack_seconds for one in prospects]), least_limit)
-        """Seconds that are allowed whatever is emitted."""
+        self._most_seconds = most_seconds
+        self._limits: list[float] = []
+        """The least objective of each group."""
+        self._others = most_seconds
+        """Seconds that are allowed by all but the objectives of sequences which are weighed."""
+        self._surely = min([one.tpot_limit for one in prospects if one.tpot_limit is not None], default=most_seconds)
+        """Seconds that are allowed whatever is emitted, if `most_seconds` are not fewer."""
 
     def most(self) -> float:
         """Seconds that are allowed at most, whatever is chosen."""
@@ -37,43 +37,37 @@ class WaitBounds:
 
     def allow(self, choice: Choice) -> bool:
         """Whether no sequence waits too long for what it is expected to emit."""
-        return choice.seconds <= self._surely or choice.seconds <= self._allowed(choice.lengths)
+        seconds = choice.seconds
+        return seconds <= self._most_seconds and (seconds <= self._surely or seconds <= self._allowed(choice.lengths))
 
     def least(self, seconds: float) -> list[int] | None:
         """The length that each group must have at least in a cycle of `seconds`; None if none is enough."""
         if seconds > self._others * _ROUNDED:
             return None
         found = []
-        for (slack, limit), group in zip(self._terms, self._groups, strict=True):
-            needed = max((seconds - slack) / self._bound_seconds, seconds / limit)
-            length = bisect_left(group.tokens, needed / _ROUNDED - 1.0)
+        for limit, group in zip(self._limits, self._groups, strict=True):
+            length = bisect_left(group.tokens, seconds / limit / _ROUNDED - 1.0)
             if length > group.cap:
                 return None
             found.append(length)
         return found
 
     def _allowed(self, lengths: Sequence[int]) -> float:
-        if not self._terms:
+        if not self._limits:
             self._look_closer()
-        bound, allowed = self._bound_seconds, self._others
-        for (slack, limit), group, length in zip(self._terms, self._groups, lengths, strict=True):
-            expected = 1.0 + group.tokens[length]
-            allowed = min(allowed, bound * expected + slack, limit * expected)
+        allowed = self._others
+        for limit, group, length in zip(self._limits, self._groups, lengths, strict=True):
+            allowed = min(allowed, limit * (1.0 + group.tokens[length]))
         return allowed
 
     def _look_closer(self) -> None:
         weighed: set[int] = set()
         for group in self._groups:
             weighed.update(group.members)
-            members = [self._prospects[index] for index in group.members]
-            self._terms.append(
-                (min([one.slack_seconds for one in members]), min([self._limit(one) for one in members]))
-            )
+            self._limits.append(min([self._limit(self._prospects[index]) for index in group.members]))
         for index, one in enumerate(self._prospects):
             if index not in weighed:
-                expected = _alone(one)
-                most = min(self._bound_seconds * expected + one.slack_seconds, self._limit(one) * expected)
-                self._others = min(self._others, most)
+                self._others = min(self._others, self._limit(one) * _alone(one))
 
     def _limit(self, one: Prospect) -> float:
         """The objective, unless the plain cycle breaks it too."""

@@ -16,7 +16,5 @@ class Prospect:
     """Largest block length that may be asked for; 0 for a sequence that stays plain."""
     forced: bool
     """The cap is asked for and not weighed."""
-    slack_seconds: float = 0.0
-    """See `policies.allocate.Candidate`."""
     tpot_limit: float | None = None
     """See `policies.allocate.Candidate`."""

@@ -11,6 +11,7 @@ from engine.rows import Rows
 from engine.shadowing import due_shadows
 from kernels.sampling import Block, Chosen
 from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy, PassCost
+from policies.shadow_room import ShadowRoom
 from policies.types import Decision
 from tests.engine.scripted import PIECES, decision, submit
 
@@ -90,8 +91,9 @@ def cycle_with(
     """A cycle as the loop runs it, but for blocks, which are the sequences' own."""
     target = Counting()
     planned = plan_cycle(drafters, sequences, policy)
+    room = ShadowRoom(policy, planned.spare_seconds)
     due = [
-        due_shadows(one, planned.asked(one, length), drafters, policy)
+        due_shadows(one, planned.asked(one, length), drafters, policy, room)
         for one, length in zip(sequences, planned.requested, strict=True)
     ]
     result = run_cycle(target, drafters, sequences, planned.requested, policy, list(PIECES), due, planned)

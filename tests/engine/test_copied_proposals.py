@@ -11,7 +11,6 @@ from engine.cycle import CycleResult, run_cycle
 from engine.drafter import NOT_READY, SILENT, Proposal
 from engine.planning import CyclePlan, plan_cycle
 from engine.request import RunningSequence
-from engine.slack import slack_seconds
 from kernels.sampling import DraftProbs, Verifier
 from policies.cycle_policy import INITIAL_CYCLE_POLICY, Copier, CyclePolicy, DraftCost, Knobs, Outlook, Survival, Window
 from policies.types import Decision
@@ -112,8 +111,10 @@ def test_every_proposal_is_counted_once_as_a_block_or_as_a_shadow_silent_ones_to
 
 def test_what_is_taken_and_not_verified_is_a_shadow_too() -> None:
     dear = replace(FREE, token_knots=(1, 2), knot_seconds=(1.0, 1.2))
-    policy = replace(POLICY, cost=dear, max_neighbour_slowdown=1.01)
-    result, target = cycle_with(both([Proposal((9,), 2)], []), [learned(1), running(decision(), key=2)], policy)
+    policy = replace(POLICY, cost=dear)
+    neighbour = running(decision(), key=2)
+    neighbour.ledger.enter(0.0, 0.0, taken=0.5)
+    result, target = cycle_with(both([Proposal((9,), 2)], []), [learned(1), neighbour], policy)
     assert [block.drafts for block in target.blocks] == [(), ()]
     assert blocks(result)[0] == ("ngram", 8, 1, 0, 0, 2)
     assert shadows(result) == [("ngram", 8, 1, 0, 2)]
@@ -275,7 +276,7 @@ def test_the_ledger_has_one_call_of_the_copier_over_all_that_it_was_asked(bucket
     result, _ = cycle_with(both(copied, [SILENT, SILENT]), sequences, policy)
     assert [one.drafter for one in result.sequences] == [("", "learned", "ngram")[bucket] for bucket in buckets]
     spent = 0.02 + 2 * 0.004 + 4 * 0.001
-    assert slack_seconds(sequences[1], FREE) == pytest.approx(1.10 - 1.0 - spent)
+    assert sequences[1].ledger.taken == pytest.approx(1.0 + spent)
 
 
 def test_where_blocks_are_short_no_more_is_verified_than_there_is_room_for() -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from policies.allocate import Candidate, allocate
 from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy, PassCost, Window
+from policies.ledger import Ledger, Turn, settle, spare_seconds
 from policies.stats import BlockEnd, CycleStats, EngineInfo, FinishReason, RequestStats, SequenceStats, ShadowStats
 from policies.testing import FakeClock
 from policies.types import Context, Decision, Policy, RequestFeatures, SamplingClass
@@ -45,7 +46,7 @@ class _Running:
     output_tokens: int = 0
     cycles: int = 0
     looped: bool = False
-    slack_seconds: float = 0.0
+    ledger: Ledger = field(default_factory=Ledger)
 
 
 def calibration(cost: PassCost = TRUE_COST) -> tuple[CycleStats, ...]:
@@ -223,8 +224,13 @@ class SimulatedEngine:
         for one, (_, proposed, bucket, _) in zip(running, offers, strict=True):
             key = ("ngram", one.context.route, one.context.language)
             survival = policy.survivals.get(key) or policy.default_survivals["ngram"]
-            candidates.append(Candidate(proposed, survival.of(bucket), one.decision.forced, one.slack_seconds))
-        lengths = allocate(candidates, policy.cost, kv_tokens, policy.margin, policy.max_neighbour_slowdown)
+            candidates.append(Candidate(proposed, survival.of(bucket), one.decision.forced))
+        spare = 0.0
+        if policy.cost is not None:
+            plain_seconds = policy.cost.seconds(len(running), len(running), kv_tokens)
+            ledgers = [(one.ledger, 0.0) for one in running]
+            spare = spare_seconds(ledgers, plain_seconds, policy.max_neighbour_slowdown)
+        lengths = allocate(candidates, policy.cost, kv_tokens, policy.margin, spare)
 
         sequences, shadows = [], []
         for one, (requested, proposed, bucket, run), verified in zip(running, offers, lengths, strict=True):
@@ -251,10 +257,11 @@ class SimulatedEngine:
             one.cycles += 1
         tokens = len(running) + sum(lengths)
         if policy.cost is not None:
-            bound_seconds = policy.max_neighbour_slowdown * policy.cost.seconds(len(running), len(running), kv_tokens)
-            predicted = policy.cost.seconds(tokens, len(running), kv_tokens)
-            for one, stats in zip(running, sequences, strict=True):
-                one.slack_seconds += bound_seconds * stats.emitted - predicted
+            turns = [
+                Turn(one.ledger, stats.emitted, stats.verified, stats.drafter, stats.proposed, one.decision.forced)
+                for one, stats in zip(running, sequences, strict=True)
+            ]
+            settle(turns, policy.cost, policy.draft_costs, kv_tokens)
         seconds = self.cost.seconds(tokens, len(running), kv_tokens) * self.random.lognormvariate(0.0, self.noise)
         if self.random.random() < self.stall_share:
             seconds *= 5.0

@@ -78,8 +78,8 @@ def test_report_2_vllm_15025_a_draft_model_at_half_the_targets_price_that_keeps_
     half = DraftCost(0.0, 0.0, 0.5 * cost.seconds(load, load, 0), 0.0)
     outlook = Outlook(tuple(0.4**position for position in range(1, 13)), (1.0,) * 12)
     # One draft brings 0.4 tokens for half of a cycle, and each after it less for as much.
-    prospects = [Prospect("draft", outlook, 12, forced=False, slack_seconds=1.0) for _ in range(load)]
-    assert plan(prospects, cost, {"draft": half}, 0, 0.02, 1.10).requested == (0,) * load
+    prospects = [Prospect("draft", outlook, 12, forced=False) for _ in range(load)]
+    assert plan(prospects, cost, {"draft": half}, 0, 0.02).requested == (0,) * load
 
 
 def test_report_2_vllm_15025_the_policy_of_such_a_draft_model_is_plain_at_every_load() -> None:

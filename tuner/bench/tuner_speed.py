@@ -203,19 +203,17 @@ def _policy_seconds(chance: random.Random, load: int, rounds: int) -> tuple[list
     near = NO_PRICES
     for _ in range(rounds):
         chosen = [chance.choice(list(outlooks)) for _ in range(load)]
-        slacks = [chance.uniform(0.05, 1.0) for _ in chosen]
-        prospects = [
-            Prospect(key[0], outlooks[key], _CAP, False, slack) for key, slack in zip(chosen, slacks, strict=True)
-        ]
+        spare = chance.uniform(0.0, 0.02)
+        prospects = [Prospect(key[0], outlooks[key], _CAP, False) for key in chosen]
         kv_tokens = 300 * load
-        plans.append(_seconds(partial(plan, prospects, COST, DRAFTING, kv_tokens, 0.02, 1.1, near)))
-        planned = plan(prospects, COST, DRAFTING, kv_tokens, 0.02, 1.1, near)
+        plans.append(_seconds(partial(plan, prospects, COST, DRAFTING, kv_tokens, 0.02, spare, near)))
+        planned = plan(prospects, COST, DRAFTING, kv_tokens, 0.02, spare, near)
         near = planned.prices
         candidates = [
-            Candidate(chance.choice((0, 2, 4, 8, _CAP)), curves[(*key, chance.choice((1, 2, 4)))], False, slack)
-            for key, slack in zip(chosen, slacks, strict=True)
+            Candidate(chance.choice((0, 2, 4, 8, _CAP)), curves[(*key, chance.choice((1, 2, 4)))], False)
+            for key in chosen
         ]
-        allocations.append(_seconds(partial(allocate, candidates, COST, kv_tokens, 0.02, 1.1, planned.rate)))
+        allocations.append(_seconds(partial(allocate, candidates, COST, kv_tokens, 0.02, spare, planned.rate)))
     return plans, allocations
 
 

@@ -11,9 +11,10 @@ from typing import Any
 
 from policies.allocate import Candidate, allocate
 from policies.copying import CopyingChoice
-from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy, Outlook, Survival, Window
-from policies.ledger import Ledger
+from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy, DraftCost, Outlook, Survival, Window
+from policies.ledger import Ledger, Turn, drafting_seconds, settle, spare_seconds
 from policies.plan import NO_PRICES, Prospect, plan
+from policies.shadow_room import ShadowRoom
 from policies.stats import (
     BlockEnd,
     CycleStats,
@@ -55,6 +56,8 @@ class _Own:
     copied: int = 0
     """The block length that was asked of a copier whose proposal is taken; 0 where none is."""
     ledger: Ledger = field(default_factory=Ledger)
+    watched: set[str] = field(default_factory=set)
+    """Drafters with a shadow that is not decided yet."""
     cycles: int = 0
 
 
@@ -85,6 +88,8 @@ class Ours:
         self._cycle = 0
         self._rate = 0.0
         self._prices = NO_PRICES
+        self._granted = 0.0
+        self._left: Sequence[tuple[str, int]] = ()
         self._next_tick = self._now + TICK_SECONDS
         self._controller = Controller(engine_info(world), options, self._take, lambda: self._now, lambda: self._now)
         if isinstance(memory, _Memory):
@@ -114,16 +119,17 @@ class Ours:
 
     def plan(self, running: list[Running]) -> None:
         policy = self._policy
-        self._rate = 0.0
+        self._rate = self._granted = 0.0
+        self._left = []
         if policy.window.plain or policy.kill:
             for one in running:
                 one.requested = 0
                 one.shadows = ()
             return
-        unit = policy.cost.seconds(1, 1, 0) if policy.cost is not None else 1.0
         prospects = []
-        kv_tokens = sum([one.kv_tokens for one in running])
-        choice = CopyingChoice(policy.cost, len(running), kv_tokens) if policy.cost is not None else None
+        waiting = []
+        load, kv_tokens = len(running), sum([one.kv_tokens for one in running])
+        choice = CopyingChoice(policy.cost, load, kv_tokens) if policy.cost is not None else None
         for one in running:
             own: _Own = one.notes
             decision = own.decision
@@ -144,23 +150,28 @@ class Ours:
                     one.drafter, own.copied = one.copier, cap
                     outlook, cap, price = copied, offered, policy.draft_costs.get(one.copier)
             own.outlook = outlook
-            drafting = price.seconds(1, 1, 1) / unit if price is not None and cap > 0 else 0.0
-            slack = own.ledger.slack(policy.max_neighbour_slowdown, own=drafting) * unit
+            # How much is drafted is not known yet. One who runs alone waits for nobody.
+            drafts, rows = (cap, cap) if load == 1 else (1, 0)
+            waiting.append((own.ledger, self._own(price, drafts, rows, load, kv_tokens) if cap > 0 else 0.0))
             limit = policy.tpot_limits.get(context.route)
-            prospects.append(Prospect(one.drafter, outlook, cap, decision.forced, slack, limit))
-        planned = plan(
-            prospects,
-            policy.cost,
-            policy.draft_costs,
-            kv_tokens,
-            policy.margin,
-            policy.max_neighbour_slowdown,
-            self._prices,
-        )
+            prospects.append(Prospect(one.drafter, outlook, cap, decision.forced, limit))
+        self._left = [(one.copier, one.copied) for one in running if one.copier and not one.notes.copied]
+        spare = self._spare(waiting, kv_tokens) - drafting_seconds(self._left, policy.draft_costs)
+        planned = plan(prospects, policy.cost, policy.draft_costs, kv_tokens, policy.margin, spare, self._prices)
         self._rate, self._prices = planned.rate, planned.prices
+        room = ShadowRoom(policy, planned.spare_seconds)
         for one, requested in zip(running, planned.requested, strict=True):
             # A copied proposal is at hand: the allocation cuts it.
             one.requested = one.notes.copied or requested
+            watched = one.notes.watched
+            due = [name for name in one.shadows if name not in watched and not (one.requested and name == one.drafter)]
+            lengths = {name: room.length(name) for name in due}
+            one.shadows = tuple([name for name, length in lengths.items() if length])
+            if one.shadows:
+                one.shadow_length = min([lengths[name] for name in one.shadows])
+                watched.update(one.shadows)
+        # What shadows take is told when the cycle has ended; until then they take what was granted.
+        self._granted = room.granted_seconds
 
     def verify(self, running: list[Running]) -> None:
         policy = self._policy
@@ -169,47 +180,35 @@ class Ours:
         cost = policy.cost
         if cost is None:
             return
-        load = len(running)
-        unit = cost.seconds(1, 1, 0)
         candidates = []
-        kv_tokens = sum([one.kv_tokens for one in running])
-        plain_seconds = cost.seconds(load, load, kv_tokens)
+        waiting = []
+        load, kv_tokens = len(running), sum([one.kv_tokens for one in running])
         for one in running:
             own: _Own = one.notes
             decision = own.decision
             context = decision.context
             curve: tuple[float, ...] = ()
-            expected = drafting = 0.0
-            if one.requested:
-                tokens = own.outlook.tokens
-                expected = tokens[min(one.requested, len(tokens) - 1)]
-                price = policy.draft_costs.get(one.drafter)
-                if price is not None:
-                    drafting = price.seconds(1, one.proposed, one.proposed)
+            price = policy.draft_costs.get(one.drafter)
+            own_seconds = self._own(price, one.proposed, one.proposed, load, kv_tokens) if one.requested else 0.0
+            waiting.append((own.ledger, own_seconds))
             if own.copied:
                 curve = own.outlook.survival
-                expected -= own.outlook.tokens[min(one.proposed, len(curve))]
             elif one.proposed:
                 survival = policy.survivals.get((decision.drafter, context.route, context.language))
                 if survival is None:
                     survival = policy.default_survivals.get(decision.drafter, _NO_SURVIVAL)
                 curve = survival.of(one.confidence)
-                expected -= sum(curve[: one.proposed])
-            slack = own.ledger.slack(
-                policy.max_neighbour_slowdown,
-                expected=max(expected, 0.0) * plain_seconds / unit,
-                own=drafting / unit,
-            )
             limit = policy.tpot_limits.get(context.route)
-            candidates.append(Candidate(one.proposed, curve, decision.forced, slack * unit, limit))
+            candidates.append(Candidate(one.proposed, curve, decision.forced, limit))
+        asked = [(one.drafter, one.proposed) for one in running if one.requested]
         lengths = allocate(
             candidates,
             policy.cost,
             kv_tokens,
             policy.margin,
-            policy.max_neighbour_slowdown,
+            self._spare(waiting, kv_tokens),
             rate=self._rate,
-            draft_seconds=self._drafting_price(running),
+            draft_seconds=drafting_seconds([*asked, *self._left], policy.draft_costs) + self._granted,
         )
         for one, length in zip(running, lengths, strict=True):
             one.verified = length
@@ -223,10 +222,13 @@ class Ours:
     ) -> None:
         self._drafting, self._shadow_seconds, self._shadows = draft_seconds, shadow_seconds, shadows
         self._copying_seconds = copying_seconds
+        for shadow in shadows:
+            shadow.one.notes.watched.discard(shadow.drafter)
 
     def observe(self, running: list[Running], seconds: float, now: float) -> None:
         policy, load = self._policy, len(running)
         sequences = []
+        turns = []
         rows, kv_tokens = load, 0
         for one in running:
             own: _Own = one.notes
@@ -235,6 +237,16 @@ class Ours:
             rows += verified
             kv_tokens += one.kv_tokens - one.emitted
             own.cycles += 1
+            turns.append(
+                Turn(
+                    own.ledger,
+                    one.emitted,
+                    verified,
+                    one.drafter if one.requested else "",
+                    one.proposed,
+                    decision.forced,
+                )
+            )
             end = BlockEnd.PLAIN if not verified else BlockEnd.FULL if accepted == verified else BlockEnd.REJECTED
             sequences.append(
                 SequenceStats(
@@ -250,7 +262,8 @@ class Ours:
                     end,
                 )
             )
-        self._settle(running, rows, load, kv_tokens)
+        if policy.cost is not None:
+            settle(turns, policy.cost, policy.draft_costs, kv_tokens, self._left, self._shadow_seconds)
         window = policy.window
         self._now = now
         self._cycle += 1
@@ -308,40 +321,20 @@ class Ours:
     def _take(self, policy: CyclePolicy) -> None:
         self._policy = policy
 
-    def _drafting_price(self, running: list[Running]) -> float:
-        """What this cycle's drafting takes, by the cost model, shadows left out."""
-        work: dict[str, tuple[int, int, int]] = {}
-        for one in running:
-            if one.requested:
-                asked, steps, drafts = work.get(one.drafter, (0, 0, 0))
-                proposed = one.proposed
-                work[one.drafter] = (asked + 1, proposed if proposed > steps else steps, drafts + proposed)
-        prices = self._policy.draft_costs
-        return sum([prices[name].seconds(*done) for name, done in work.items() if name in prices])
+    def _own(self, price: DraftCost | None, drafts: int, rows: int, load: int, kv_tokens: int) -> float:
+        """What a sequence's own drafts may add to a cycle."""
+        cost = self._policy.cost
+        seconds = price.seconds(1, drafts, drafts) if price is not None else 0.0
+        if rows and cost is not None:
+            seconds += cost.seconds(load + rows, load, kv_tokens) - cost.seconds(load, load, kv_tokens)
+        return seconds
 
-    def _settle(self, running: list[Running], rows: int, load: int, kv_tokens: int) -> None:
-        """Enter the cycle into the ledgers, as `engine.slack.settle` does where nothing is forced."""
-        policy = self._policy
-        cost = policy.cost
-        if cost is None:
-            return
-        unit = cost.seconds(1, 1, 0)
-        plain = cost.seconds(load, load, kv_tokens) / unit
-        taken = (
-            cost.seconds(rows, load, kv_tokens)
-            + self._drafting_price(running)
-            + self._shadow_seconds
-            + self._copying_seconds
-        ) / unit
-        for one in running:
-            alone = plain
-            if one.requested:
-                seconds = cost.seconds(load + one.verified, load, kv_tokens)
-                price = policy.draft_costs.get(one.drafter)
-                if price is not None:
-                    seconds += price.seconds(1, one.proposed, one.proposed)
-                alone = seconds / unit
-            one.notes.ledger.enter(plain * one.emitted, alone, taken)
+    def _spare(self, waiting: Sequence[tuple[Ledger, float]], kv_tokens: int) -> float:
+        """What everybody who runs may wait in the next cycle beyond a plain one."""
+        policy, load = self._policy, len(waiting)
+        if policy.cost is None:
+            return 0.0
+        return spare_seconds(waiting, policy.cost.seconds(load, load, kv_tokens), policy.max_neighbour_slowdown)
 
 
 def engine_info(world: World) -> EngineInfo:

@@ -1,0 +1,86 @@
+"""How long the running sequences wait for each other: `policies.ledger`, told what an engine did."""
+
+from collections.abc import Sequence
+
+from engine.drafting import Copies, Drafted
+from engine.request import RunningSequence
+from policies.cycle_policy import CyclePolicy
+from policies.ledger import Turn, drafting_seconds, settle, spare_seconds
+
+NOTHING = ("", 0, 0)
+"""The proposal of a sequence that is not asked for, or that is forced."""
+
+
+def cycle_spare(
+    sequences: Sequence[RunningSequence],
+    proposals: Sequence[tuple[str, int, int]],
+    policy: CyclePolicy,
+    kv_tokens: int,
+) -> float:
+    """Seconds that the next cycle may be longer than a plain one; 0 without a cost model.
+
+    `proposals` are those of the sequences, in their order: (drafter, drafts, rows that they may have in the pass), with
+    an empty drafter where nothing that could be left out is asked.
+    """
+    cost, load = policy.cost, len(sequences)
+    if cost is None or load == 0:
+        return 0.0
+    plain_seconds = cost.seconds(load, load, kv_tokens)
+    waiting = []
+    for sequence, (drafter, drafts, rows) in zip(sequences, proposals, strict=True):
+        own = cost.seconds(load + rows, load, kv_tokens) - plain_seconds if rows else 0.0
+        price = policy.draft_costs.get(drafter)
+        if price is not None:
+            own += price.seconds(1, drafts, drafts)
+        waiting.append((sequence.ledger, own))
+    return spare_seconds(waiting, plain_seconds, policy.max_neighbour_slowdown)
+
+
+def left_copies(sequences: Sequence[RunningSequence], copies: Copies) -> list[tuple[str, int]]:
+    """(copier, drafts) of the copied proposals that are not taken."""
+    left = [copies.left(sequence) for sequence in sequences]
+    return [(one.drafter, len(one.proposal.tokens)) for one in left if one is not None]
+
+
+def weighed_seconds(
+    sequences: Sequence[RunningSequence],
+    drafted: Sequence[Drafted],
+    left: Sequence[tuple[str, int]],
+    policy: CyclePolicy,
+) -> float:
+    """What drafting took that nobody forced, shadows left out."""
+    asked = [
+        (one.drafter, len(one.proposal.tokens), sequence.decision.forced)
+        for sequence, one in zip(sequences, drafted, strict=True)
+        if one.requested
+    ]
+    every = [(drafter, proposed) for drafter, proposed, _ in asked]
+    forced = [(drafter, proposed) for drafter, proposed, is_forced in asked if is_forced]
+    return drafting_seconds([*every, *left], policy.draft_costs) - drafting_seconds(forced, policy.draft_costs)
+
+
+def settle_cycle(
+    sequences: Sequence[RunningSequence],
+    drafted: Sequence[Drafted],
+    emitted: Sequence[int],
+    verified: Sequence[int],
+    left: Sequence[tuple[str, int]],
+    shadow_seconds: float,
+    policy: CyclePolicy,
+    kv_tokens: int,
+) -> None:
+    """Enter one cycle into the ledgers of `sequences`; all are in their order, `kv_tokens` is from its beginning."""
+    if policy.cost is None:
+        return
+    turns = [
+        Turn(
+            sequence.ledger,
+            tokens,
+            rows,
+            one.drafter if one.requested else "",
+            len(one.proposal.tokens),
+            sequence.decision.forced,
+        )
+        for sequence, one, tokens, rows in zip(sequences, drafted, emitted, verified, strict=True)
+    ]
+    settle(turns, policy.cost, policy.draft_costs, kv_tokens, left, shadow_seconds)
