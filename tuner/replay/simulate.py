@@ -13,7 +13,7 @@ from policies.cycle_policy import DraftCost
 from policies.types import MAX_BLOCK_LENGTH, PLAIN
 from tuner.replay.played import Ints, Outcome, Played, account, pass_seconds
 from tuner.replay.player import CopyingPlayer, Player, Running, Shadowed, WatchingPlayer, World
-from tuner.replay.trace import Costs, Trace
+from tuner.replay.trace import Costs, DraftTrace, Trace
 
 _VERIFIED, _PROPOSED, _DRAFTER = 1 << 5, 1 << 10, 1 << 15
 """What each part of a row's number is multiplied by; emitted comes first."""
@@ -218,7 +218,7 @@ def _copy(running: list[Running]) -> None:
         one.copied = one.copied_confidence = 0
         if one.copier:
             position = one.position
-            draft = one.request.drafts[one.copier]
+            draft = _draft(one, one.copier)
             one.copied_confidence = draft.confidence[position]
             one.copied = min(draft.offered[position], MAX_BLOCK_LENGTH, one.output_tokens - position - 1)
 
@@ -275,13 +275,20 @@ def _keep_unverified(one: Running, pending: dict[int, dict[str, _Pending]]) -> N
 
 
 def _cast(one: Running, name: str, length: int, pending: dict[int, dict[str, _Pending]]) -> int:
-    draft = one.request.drafts[name]
+    draft = _draft(one, name)
     proposed = min(draft.offered[one.position], length)
     matched = min(draft.kept[one.position], proposed)
     # It is decided by the first token that differs, or by the bonus token behind the last draft.
     end = one.position + matched + 1
     pending.setdefault(one.index, {})[name] = _Pending(end, length, proposed, matched, draft.confidence[one.position])
     return proposed
+
+
+def _draft(one: Running, name: str) -> DraftTrace:
+    draft = one.request.drafts.get(name)
+    if draft is None:
+        raise ValueError(f"{name!r} is to propose beside a request, which is none of {', '.join(one.request.drafts)}")
+    return draft
 
 
 def _decided(running: list[Running], pending: dict[int, dict[str, _Pending]]) -> list[Shadowed]:

@@ -391,3 +391,15 @@ def test_a_controller_is_told_the_calibration_and_not_the_truth() -> None:
     play(replace(small_trace(1), calibrated=SLOWER), player, 7)
     assert player.world.calibrated == SLOWER
     assert player.world.seed == 7
+
+
+@pytest.mark.parametrize("beside", ["shadow", "copier"])
+def test_what_proposes_beside_a_request_must_be_a_drafter_too(beside: str) -> None:
+    class Copying(Fixed):
+        def ask(self, running: list[Running]) -> None:
+            for one in running:
+                one.copier = PLAIN
+
+    player = Watching((PLAIN,), 4) if beside == "shadow" else Copying("learned", 4)
+    with pytest.raises(ValueError, match=r"^'none' is to propose beside a request, which is none of copy, learned$"):
+        play(small_trace(1), player, 1)
