@@ -38,9 +38,8 @@ def print_report(console: Console, comparison: Comparison, about: dict[str, str]
     seeds = len(comparison.seeds)
     console.print(
         f"Regret: time over the oracle's, in percent, after the first tenth of the requests; means over {seeds} "
-        f"seed{'s' if seeds > 1 else ''} with 95 % intervals. Over oracle-copying: the same over the oracle that looks at "
-        "proposals too. Over ours: the difference in points, paired by seed. "
-        "The last two: share of runs.",
+        f"seed{'s' if seeds > 1 else ''} with 95 % intervals. Over oracle-copying: the same over the oracle that looks "
+        "at proposals too. Over ours: the difference in points, paired by seed. The last two: share of runs.",
         soft_wrap=True,
         markup=False,
         highlight=False,

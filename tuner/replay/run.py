@@ -2,9 +2,11 @@
 one trace with all controllers, every chance in it comes from the job's seed, and results are put in order."""
 
 import multiprocessing
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +37,7 @@ GOODPUT_TABLE = "goodput-vllm"
 FIXED = "fixed"
 """Every drafter of the trace with each of these block lengths."""
 FIXED_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
+_THREADS = "OMP_NUM_THREADS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +114,9 @@ def all_controllers() -> Mapping[str, Callable[[Truth], Player]]:
 
 def run_jobs(jobs: Sequence[Job], processes: int, finished: Callable[[], None]) -> list[Done]:
     """All jobs, in the order given; `finished` is called after each. Raises what the first that fails raises."""
-    if processes < 2 or len(jobs) < 2:
-        done = []
-        for job in jobs:
-            done.append(run_job(job))
-            finished()
-        return done
     # A fresh interpreter for each worker: what the parent had imported or opened is not in it.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(processes, len(jobs)), mp_context=context) as pool:
+    with one_thread_each(), ProcessPoolExecutor(min(processes, len(jobs)), mp_context=context) as pool:
         futures = [pool.submit(run_job, job) for job in jobs]
         try:
             for future in as_completed(futures):
@@ -129,3 +126,18 @@ def run_jobs(jobs: Sequence[Job], processes: int, finished: Callable[[], None]) 
             pool.shutdown(wait=False, cancel_futures=True)
             raise
         return [future.result() for future in futures]
+
+
+@contextmanager
+def one_thread_each() -> Iterator[None]:
+    """Processes that start meanwhile compute with one thread: numpy reads it when it is imported, and threads that wait
+    for their small parts of work would take the cores of the other processes."""
+    before = os.environ.get(_THREADS)
+    os.environ[_THREADS] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_THREADS]
+        else:
+            os.environ[_THREADS] = before

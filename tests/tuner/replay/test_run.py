@@ -1,6 +1,9 @@
 """`paceline replay` as a whole."""
 
 import json
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,7 @@ from typer.testing import CliRunner
 
 from tests.tuner.replay.small_traces import small_trace
 from tuner.cli import app
-from tuner.replay.run import FIXED_LENGTHS, ORACLE, Job, run_job, run_jobs
+from tuner.replay.run import FIXED_LENGTHS, ORACLE, Job, one_thread_each, run_job, run_jobs
 from tuner.replay.scenarios import shipped_scenarios
 from tuner.replay.trace_file import save
 
@@ -43,6 +46,17 @@ def test_results_do_not_depend_on_how_the_work_is_split(tmp_path: Path) -> None:
     split = run_jobs(jobs, 2, lambda: finished.append(2))
     assert told(alone) == told(split)
     assert (finished.count(1), finished.count(2)) == (4, 4)
+
+
+@pytest.mark.parametrize("before", [None, "7"])
+def test_a_process_of_many_computes_with_one_thread(before: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if before is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", before)
+    context = multiprocessing.get_context("spawn")
+    with one_thread_each(), ProcessPoolExecutor(1, mp_context=context) as pool:
+        assert pool.submit(os.getenv, "OMP_NUM_THREADS").result() == "1"
+    assert os.getenv("OMP_NUM_THREADS") == before
 
 
 def test_the_oracle_plain_and_every_fixed_arm_always_run(tmp_path: Path) -> None:
