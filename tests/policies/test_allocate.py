@@ -140,6 +140,33 @@ def test_among_many_sequences_the_result_keeps_its_bounds_and_no_single_row_more
             assert sum(expected(chosen, other)) / seconds_of(chosen, cost, other) <= rate * (1 + 1e-9)
 
 
+def test_among_many_sequences_with_objectives_about_the_best_of_all_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    cost = PassCost((1, 9, 16, 48, 144, 272), (0.0088, 0.0099, 0.0128, 0.0255, 0.06, 0.105), 0.00015, 7e-7)
+    cases = []
+    for seed in range(30):
+        chance = random.Random(seed)
+        curves = [tuple(hazard**j for j in range(1, 9)) for hazard in (chance.uniform(0.3, 0.98) for _ in range(8))]
+        cases.append(
+            [
+                Candidate(chance.choice((0, 4, 8)), chance.choice(curves), False, chance.choice((None, 0.024, 0.03)))
+                for _ in range(24)
+            ]
+        )
+
+    def worth(chosen: list[Candidate]) -> float:
+        lengths = allocate(chosen, cost, 500, 0.0, math.inf, 1500.0)
+        assert lengths == (0,) * 24 or is_allowed(chosen, cost, lengths, math.inf, 0.0)
+        return sum(expected(chosen, lengths)) - 1500.0 * seconds_of(chosen, cost, lengths)
+
+    found = [worth(chosen) for chosen in cases]
+    monkeypatch.setattr("policies.allocate_rows._FEW", 10**6)  # every level
+    losses = [worth(chosen) - one for chosen, one in zip(cases, found, strict=True)]
+    # In tokens, of 24 and more.
+    assert sum(losses) / len(losses) < 0.25
+    assert max(losses) < 1.0
+    assert min(losses) > -1e-9
+
+
 @given(candidates(), costs())
 def test_a_dearer_row_never_buys_more_rows(chosen: list[Candidate], cost: PassCost) -> None:
     chosen = [Candidate(one.proposed, one.survival, one.forced) for one in chosen]

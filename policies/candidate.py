@@ -1,0 +1,18 @@
+"""A running sequence as the allocation of a cycle sees it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One running sequence. Every one is listed, also those that propose nothing: their number is the load."""
+
+    proposed: int
+    """Tokens on offer, already cut to the decision's cap."""
+    survival: tuple[float, ...]
+    """S_1..S_n for the confidence of this proposal; positions beyond it count as never accepted. Sequences that share
+    one tuple are weighed in less time."""
+    forced: bool
+    """The proposal is verified whole and not weighed."""
+    tpot_limit: float | None = None
+    """Seconds per output token that its route's objective allows."""
