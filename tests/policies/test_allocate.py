@@ -148,7 +148,7 @@ def test_among_many_sequences_with_objectives_about_the_best_of_all_is_found(mon
         curves = [tuple(hazard**j for j in range(1, 9)) for hazard in (chance.uniform(0.3, 0.98) for _ in range(8))]
         cases.append(
             [
-                Candidate(chance.choice((0, 4, 8)), chance.choice(curves), False, chance.choice((None, 0.024, 0.03)))
+                Candidate(chance.choice((1, 4, 8)), chance.choice(curves), False, chance.choice((None, 0.024, 0.03)))
                 for _ in range(24)
             ]
         )
