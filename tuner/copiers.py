@@ -30,7 +30,7 @@ class Copiers:
 
     def __init__(self, published: Published) -> None:
         self._published = published
-        self._outlooks: dict[tuple[str, Key], tuple[Survival, tuple[Outlook, ...]]] = {}
+        self._outlooks: dict[tuple[str, Key], tuple[Outlook, ...]] = {}
         self._known: dict[Key, tuple[_Basis, Copier | None]] = {}
 
     def of(self, key: Key, curves: Mapping[str, Curve], worth: Worth) -> Copier | None:
@@ -72,11 +72,13 @@ class Copiers:
         return None
 
     def _outlooks_of(self, name: str, key: Key, survival: Survival) -> tuple[Outlook, ...]:
-        known = self._outlooks.get((name, key))
-        if known is None or known[0] is not survival:
-            made = tuple(Outlook(row, (1.0,) * len(row)) for row in survival.by_confidence)
-            known = self._outlooks[name, key] = survival, made
-        return known[1]
+        known = self._outlooks.get((name, key), ())
+        if tuple(one.survival for one in known) != survival.by_confidence:
+            of_row = {id(one.survival): one for one in known}
+            known = self._outlooks[name, key] = tuple(
+                of_row.get(id(row)) or Outlook(row, (1.0,) * len(row)) for row in survival.by_confidence
+            )
+        return known
 
 
 _Basis = tuple[Worth, Mapping[str, Reading]]

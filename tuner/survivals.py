@@ -49,9 +49,8 @@ class Published:
 def _read(curve: Curve, before: Reading | None) -> Reading:
     if before is None:
         return Reading(curve.survival, curve.outlook(), curve.emitted)
-    survival, outlook, emitted = before.survival, before.outlook, before.emitted
-    if not _near_rows(survival.by_confidence, curve.survival.by_confidence):
-        survival = curve.survival
+    outlook, emitted = before.outlook, before.emitted
+    survival = _with_near(curve.survival, before.survival)
     # An outlook's survivals come no further apart than the steps of what is emitted: pooling only averages them.
     if not (_near(outlook.offered, curve.offered) and _near(_steps(emitted), _steps(curve.emitted))):
         outlook, emitted = curve.outlook(), curve.emitted
@@ -89,8 +88,13 @@ def same_drafting(left: DraftCost, right: DraftCost, cycle_seconds: float, share
     )
 
 
-def _near_rows(left: Sequence[Sequence[float]], right: Sequence[Sequence[float]]) -> bool:
-    return len(left) == len(right) and all(_near(*rows) for rows in zip(left, right, strict=True))
+def _with_near(new: Survival, before: Survival) -> Survival:
+    """`new` with the rows published before where they are near enough; `before` where all of them are."""
+    rows = before.by_confidence
+    kept = [row if _near(row, other) else other for row, other in zip(rows, new.by_confidence, strict=False)]
+    if len(rows) == len(new.by_confidence) and all(one is other for one, other in zip(kept, rows, strict=True)):
+        return before
+    return Survival((*kept, *new.by_confidence[len(kept) :]))
 
 
 def _near(left: Sequence[float], right: Sequence[float]) -> bool:
@@ -100,10 +104,14 @@ def _near(left: Sequence[float], right: Sequence[float]) -> bool:
 
 
 def same_cost(left: PassCost, right: PassCost, share: float) -> bool:
-    """Whether both predict the same times, within `share`, where the tables have knots."""
-    for tokens in dict.fromkeys((*left.token_knots, *right.token_knots)):
-        for load in {1, min(tokens, _MANY)}:
-            seconds = left.seconds(tokens, load, load * _CONTEXT)
-            if abs(right.seconds(tokens, load, load * _CONTEXT) - seconds) > share * seconds:
+    """Whether both have the same knots, and predict the same times there within `share`."""
+    if left.token_knots != right.token_knots:
+        return False
+    own = left.sequence_seconds + _CONTEXT * left.kv_token_seconds
+    other = right.sequence_seconds + _CONTEXT * right.kv_token_seconds
+    for tokens, one, two in zip(left.token_knots, left.knot_seconds, right.knot_seconds, strict=True):
+        for load in (1, min(tokens, _MANY)):
+            seconds = one + load * own
+            if abs(two + load * other - seconds) > share * seconds:
                 return False
     return True
