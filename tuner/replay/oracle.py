@@ -120,9 +120,6 @@ class Oracle:
         for one in running:
             one.requested = one.cap
 
-    def verify(self, running: list[Running]) -> None:
-        """All that was drafted."""
-
     def observe(self, running: list[Running], seconds: float, now: float) -> None:
         """There is nothing to learn."""
 

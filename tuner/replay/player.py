@@ -119,16 +119,21 @@ class Player(Protocol):
         """Before drafting: set `drafter` and `requested` of each sequence."""
         ...
 
-    def verify(self, running: list[Running]) -> None:
-        """After drafting: `proposed` and `confidence` are set; lower `verified` where less is to be verified."""
-        ...
-
     def observe(self, running: list[Running], seconds: float, now: float) -> None:
         """After the cycle: `accepted` and `emitted` are set; it took `seconds` as measured, and ended at `now`."""
         ...
 
     def finish(self, one: Running) -> None:
         """A request has ended."""
+        ...
+
+
+@runtime_checkable
+class VerifyingPlayer(Player, Protocol):
+    """A controller that may verify less than was proposed; what others propose is verified whole."""
+
+    def verify(self, running: list[Running]) -> None:
+        """After drafting: `proposed` and `confidence` are set; lower `verified` where less is to be verified."""
         ...
 
 

@@ -12,11 +12,13 @@ import numpy as np
 from policies.cycle_policy import DraftCost
 from policies.types import MAX_BLOCK_LENGTH, PLAIN
 from tuner.replay.played import Ints, Outcome, Played, account, pass_seconds
-from tuner.replay.player import CopyingPlayer, Player, Running, Shadowed, WatchingPlayer, World
+from tuner.replay.player import CopyingPlayer, Player, Running, Shadowed, VerifyingPlayer, WatchingPlayer, World
 from tuner.replay.trace import Costs, DraftTrace, Trace
 
 _VERIFIED, _PROPOSED, _DRAFTER = 1 << 5, 1 << 10, 1 << 15
 """What each part of a row's number is multiplied by; emitted comes first."""
+_WHOLE = _VERIFIED + _PROPOSED
+"""Of a proposal that is verified whole."""
 _NOISE_CHUNK = 4096
 
 
@@ -49,6 +51,9 @@ def play(trace: Trace, player: Player, seed: int) -> Played:
     """
     watching = player if isinstance(player, WatchingPlayer) else None
     copying = player if isinstance(player, CopyingPlayer) else None
+    verifying = player if isinstance(player, VerifyingPlayer) else None
+    # Then a block is settled as soon as it is asked for.
+    at_once = watching is None and copying is None and verifying is None
     world = World(
         drafters=trace.drafters,
         slots=trace.slots,
@@ -92,7 +97,8 @@ def play(trace: Trace, player: Player, seed: int) -> Played:
             copying.ask(running)
             _copy(running)
         player.plan(running)
-        kv_tokens = 0
+        kv_tokens, tokens, row = 0, load, 0
+        ended = False
         drafting: dict[str, list[int]] = {}
         for one in running:
             kv_tokens += one.kv_tokens
@@ -120,18 +126,57 @@ def play(trace: Trace, player: Player, seed: int) -> Played:
                     work[2] += proposed
                     if proposed > work[1]:
                         work[1] = proposed
+                if at_once:
+                    row = proposed * _WHOLE + places[one.drafter]
+                    tokens += proposed
+                    if proposed:
+                        accepted = draft.kept[position]
+                        one.accepted = accepted if accepted < proposed else proposed
+                    else:
+                        one.accepted = 0
             else:
-                one.requested = one.proposed = one.verified = one.confidence = 0
+                one.requested = one.proposed = one.verified = one.confidence = one.accepted = row = 0
+            if at_once:
+                one.emitted = emitted = one.accepted + 1
+                rows[one.index].append(row + emitted)
+                one.kv_tokens += emitted
+                one.position = position = position + emitted
+                if position >= one.output_tokens:
+                    ended = True
         untaken = _leave_copied(running, pending, drafting, prices) if copying is not None else 0.0
         shadowing = _start_shadows(running, pending, prices) if watching is not None else 0.0
-        player.verify(running)
-
-        tokens = load
-        for one in running:
-            verified = one.verified
-            tokens += verified
-            if not 0 <= verified <= one.proposed:
-                raise ValueError(f"{player.name} verifies {verified} drafts of {one.proposed} that were proposed")
+        if verifying is not None:
+            verifying.verify(running)
+        if not at_once:
+            for one in running:
+                position = one.position
+                verified = one.verified
+                if not 0 <= verified <= one.proposed:
+                    raise ValueError(f"{player.name} verifies {verified} drafts of {one.proposed} that were proposed")
+                tokens += verified
+                row = 0
+                emitted = 1
+                if one.requested:
+                    row = verified * _VERIFIED + one.proposed * _PROPOSED + places[one.drafter]
+                    draft = one.request.drafts[one.drafter]
+                    if verified:
+                        accepted = draft.kept[position]
+                        if accepted > verified:
+                            accepted = verified
+                        one.accepted = accepted
+                        emitted = accepted + 1
+                    else:
+                        one.accepted = 0
+                        if watching is not None and one.proposed:
+                            _keep_unverified(one, pending)
+                else:
+                    one.accepted = 0
+                one.emitted = emitted
+                rows[one.index].append(row + emitted)
+                one.kv_tokens += emitted
+                one.position = position = position + emitted
+                if position >= one.output_tokens:
+                    ended = True
         seconds = table[tokens] + sequence_seconds * load + kv_token_seconds * kv_tokens
         drafted = {name: prices[name].seconds(*work) for name, work in drafting.items()} if drafting else {}
         for spent in drafted.values():
@@ -139,33 +184,6 @@ def play(trace: Trace, player: Player, seed: int) -> Played:
         seconds += shadowing + untaken
         shadow_seconds.append(shadowing + untaken)
 
-        ended = False
-        for one in running:
-            position = one.position
-            verified = one.verified
-            row = 0
-            emitted = 1
-            if one.requested:
-                row = verified * _VERIFIED + one.proposed * _PROPOSED + places[one.drafter]
-                draft = one.request.drafts[one.drafter]
-                if verified:
-                    accepted = draft.kept[position]
-                    if accepted > verified:
-                        accepted = verified
-                    one.accepted = accepted
-                    emitted = accepted + 1
-                else:
-                    one.accepted = 0
-                    if watching is not None and one.proposed:
-                        _keep_unverified(one, pending)
-            else:
-                one.accepted = 0
-            one.emitted = emitted
-            rows[one.index].append(row + emitted)
-            one.kv_tokens += emitted
-            one.position = position = position + emitted
-            if position >= one.output_tokens:
-                ended = True
         factor = next(noise)
         now += seconds * factor
         if watching is not None:

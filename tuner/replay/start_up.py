@@ -51,9 +51,6 @@ class StartingArm:
                 else:
                     del self._unread[one.index]
 
-    def verify(self, running: list[Running]) -> None:
-        """Everything that is proposed is verified."""
-
     def observe(self, running: list[Running], seconds: float, now: float) -> None:
         """Nothing is learned."""
 

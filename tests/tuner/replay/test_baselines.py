@@ -45,7 +45,7 @@ def _admitted(player: Player, load: int = 1) -> list[Running]:
 
 
 def _cycle(player: Player, running: list[Running], kept: Any, seconds: float = 0.01, confidence: int = 1) -> list[int]:
-    """Plan, verify and observe; sequence i keeps `kept[i]` of what it asks, or all of it. Returns what was asked."""
+    """Plan and observe; sequence i keeps `kept[i]` of what it asks, or all of it. Returns what was asked."""
     player.plan(running)
     asked = []
     for one, most in zip(running, kept, strict=True):
@@ -55,7 +55,6 @@ def _cycle(player: Player, running: list[Running], kept: Any, seconds: float = 0
         one.accepted = min(most, one.proposed)
         one.emitted = one.accepted + 1
         one.position += one.emitted
-    player.verify(running)
     player.observe(running, seconds, 0.0)
     return asked
 

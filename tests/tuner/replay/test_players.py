@@ -20,7 +20,7 @@ from tuner.replay.baselines import HINDSIGHT, INFORMED
 from tuner.replay.baselines.fixed import Fixed
 from tuner.replay.copying_oracle import CopyingOracle
 from tuner.replay.oracle import Oracle, Truth
-from tuner.replay.player import CopyingPlayer, Player, Running, Shadowed, WatchingPlayer, World
+from tuner.replay.player import CopyingPlayer, Player, Running, Shadowed, VerifyingPlayer, WatchingPlayer, World
 from tuner.replay.run import all_controllers
 from tuner.replay.simulate import play
 from tuner.replay.trace import DraftTrace, Trace, TracedRequest
@@ -61,7 +61,8 @@ class Logged:
 
     def verify(self, running: list[Running]) -> None:
         self.log.append((TOLD, [(one.requested, one.proposed, one.confidence) for one in running]))
-        self.player.verify(running)
+        if isinstance(self.player, VerifyingPlayer):
+            self.player.verify(running)
         self.log.append((DECIDED, [one.verified for one in running]))
 
     def watch(

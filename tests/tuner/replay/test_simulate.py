@@ -275,9 +275,6 @@ class Copying(Watching):
                 one.drafter, one.requested = self.copier, MAX_BLOCK_LENGTH
         self.asked.append((len(running), sum(one.copied for one in running)))
 
-    def verify(self, running: list[Running]) -> None:
-        """All that was taken."""
-
 
 def _blocks(trace: Trace, drafter: str, length: int) -> dict[int, list[tuple[int, int]]]:
     """(proposed, accepted) of each block of a fixed run that asks for something, by request."""

@@ -98,9 +98,6 @@ class UcbPaper:
                 best, best_score = arm, score
         return best
 
-    def verify(self, running: list[Running]) -> None:
-        """All that was drafted."""
-
     def observe(self, running: list[Running], seconds: float, now: float) -> None:
         """Y of the arm that was played."""
         for one in running:

@@ -49,9 +49,6 @@ class Batchwise(ABC):
             one.drafter = drafter
             one.requested = length
 
-    def verify(self, running: list[Running]) -> None:  # noqa: B027 - nothing to do
-        """All that was drafted."""
-
     def observe(self, running: list[Running], seconds: float, now: float) -> None:
         """What the cycle brought."""
         self.learn(running, seconds)

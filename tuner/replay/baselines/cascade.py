@@ -122,9 +122,6 @@ class Cascade:
         for one in running:
             one.requested = one.notes.length
 
-    def verify(self, running: list[Running]) -> None:
-        """All that was drafted."""
-
     def observe(self, running: list[Running], seconds: float, now: float) -> None:
         """Tokens and time of one more iteration."""
         kv_tokens = sum([one.kv_tokens for one in running])

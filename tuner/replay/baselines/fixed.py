@@ -27,9 +27,6 @@ class Fixed:
         for one in running:
             one.requested = self._block_length
 
-    def verify(self, running: list[Running]) -> None:
-        """All that was drafted is verified."""
-
     def observe(self, running: list[Running], seconds: float, now: float) -> None:
         """It learns nothing."""
 

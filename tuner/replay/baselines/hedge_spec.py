@@ -106,9 +106,6 @@ class HedgeSpec:
             one.drafter = choose(drafters, query.chances)[0]
             one.requested = self._lengths[one.drafter]
 
-    def verify(self, running: list[Running]) -> None:
-        """All that was drafted."""
-
     def observe(self, running: list[Running], seconds: float, now: float) -> None:
         """All outcomes that the text has reached."""
         for one in running:

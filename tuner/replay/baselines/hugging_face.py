@@ -53,9 +53,6 @@ class Heuristic:
         for one in running:
             one.requested = one.cap
 
-    def verify(self, running: list[Running]) -> None:
-        """All that was drafted."""
-
     def observe(self, running: list[Running], seconds: float, now: float) -> None:
         """Two more, or one less."""
         for one in running:
@@ -101,9 +98,6 @@ class ConfidenceThreshold:
         for one in running:
             bucket = one.request.drafts[self._drafter].confidence[one.position]
             one.requested = MAX_BLOCK_LENGTH if bucket >= self.threshold else 1
-
-    def verify(self, running: list[Running]) -> None:
-        """All that was drafted."""
 
     def observe(self, running: list[Running], seconds: float, now: float) -> None:
         """The least of ``fpr + 3 * fnr``."""

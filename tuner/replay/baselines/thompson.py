@@ -86,9 +86,6 @@ class Thompson:
         for one in running:
             one.requested = one.cap
 
-    def verify(self, running: list[Running]) -> None:
-        """All that was drafted."""
-
     def observe(self, running: list[Running], seconds: float, now: float) -> None:
         """Kept and lost by position."""
         for one in running:
