@@ -33,6 +33,7 @@ class Guides:
         """`first` serves until something is known; `needed` blocks make a drafter known."""
         self._random = random.Random(seed)
         self._most: dict[str, float] = {}
+        self._cheap: frozenset[str] = frozenset()
         self._surveyed: str | None = None
         self._trials_known: dict[Key, tuple[Menu, int, str, tuple[tuple[str, float], ...]]] = {}
         self._first = first
@@ -59,6 +60,7 @@ class Guides:
     def of(self, keys: Iterable[Key], policies: Mapping[Key, Policy], spare: bool) -> tuple[dict[Key, Guide], Guide]:
         """The guides of `keys`, and the one of contexts that are new; `spare` says whether there is time to explore."""
         self._most = {name: self._most_shadows(name) for name in self._learning.drafters} if spare else {}
+        self._cheap = frozenset(name for name in self._learning.drafters if self.is_cheap(name))
         self._surveyed = self._unknown() if spare else None
         startup = self._learning.cost_model.startup_seconds
         start = {name: seconds for name in self._learning.drafters if (seconds := startup(name, 1)) > 0.0}
@@ -81,13 +83,13 @@ class Guides:
             blocks = {name: curves[key].blocks if key in curves else 0.0 for name, curves in learning.curves.items()}
             shadows = tuple(
                 (name, min(chance, self._most[name]))
-                for name, chance in chances(Known(menu, place, serving, blocks), self._needed)
+                for name, chance in chances(Known(menu, place, serving, blocks, self._cheap), self._needed)
             )
         return Guide(
             explored=explored,
             trials=self._trials(key, menu, place, serving),
             shadows=shadows,
-            own_shadows=frozenset(name for name in menu.options if self.is_cheap(name)),
+            own_shadows=self._cheap,
             output_tokens=self._outputs.get(key, (0.0, 0.0))[0],
             shortcuts=_shortcuts(menu, place, start, load) if start else {},
         )

@@ -7,7 +7,7 @@ while little is known of a drafter that might turn out to be the better one, and
 there is an allowance, so that a gate that closed can open again.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from tuner.choice import Menu
@@ -32,6 +32,9 @@ class Known:
     serving: str
     blocks: Mapping[str, float]
     """By drafter."""
+    cheap: Collection[str] = ()
+    """Those that cost next to nothing: they are looked at whatever relatives say of them, since text that repeats
+    itself is like no other."""
 
 
 class Allowance:
@@ -64,7 +67,8 @@ def chances(known: Known, needed: float) -> tuple[tuple[str, float], ...]:
         if drafter == known.serving:
             continue
         contends = known.menu.bounds[drafter][known.place][1] > best
-        chance = min(1.0, needed / (known.blocks.get(drafter, 0.0) + 1.0)) if contends else 0.0
+        looked_at = contends or drafter in known.cheap
+        chance = min(1.0, needed / (known.blocks.get(drafter, 0.0) + 1.0)) if looked_at else 0.0
         found.append((drafter, max(chance, _CONTENDER_FLOOR if contends else _FLOOR)))
     return tuple(found)
 

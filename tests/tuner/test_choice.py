@@ -70,6 +70,12 @@ def test_shadows_are_certain_for_a_drafter_that_may_be_better_and_rare_but_never
     assert drawn(tuple(new.items()), "a", 0.5) == ("b",)
 
 
+def test_a_drafter_that_costs_nothing_is_looked_at_in_every_new_context_whatever_relatives_say_of_it() -> None:
+    found = menu({"a": (1.5, 1, 1), "copy": (1.0, 1, 1)}, {"a": (1.4, 1.6), "copy": (1.0, 1.05)})
+    assert dict(chances(Known(found, 0, "a", {}, frozenset({"copy"})), 30))["copy"] == 1.0
+    assert dict(chances(Known(found, 0, "a", {"copy": 3000.0}, frozenset({"copy"})), 30))["copy"] < 0.1
+
+
 def test_shadows_live_on_an_allowance_that_never_exceeds_its_share_in_the_long_run() -> None:
     allowance = Allowance(0.01)
     spent = 0.0

@@ -96,3 +96,13 @@ def test_the_cap_follows_the_requests_that_are_served() -> None:
     for _ in range(3 * WINDOW_REQUESTS):
         budget.finish(2.0)
     assert budget.cap == pytest.approx(SHARE / 2 * WINDOW_REQUESTS * 2.0)
+
+
+def test_before_a_request_has_ended_the_cap_is_that_of_the_load_that_is_served() -> None:
+    alone, together = Budget(SHARE, PLAIN), Budget(SHARE, PLAIN)
+    together.expect(PLAIN / 32)
+    assert together.cap == pytest.approx(alone.cap / 32)
+    for budget in (alone, together):
+        budget.finish(2.0)
+        budget.expect(PLAIN / 64)
+    assert together.cap == alone.cap
