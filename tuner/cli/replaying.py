@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,7 +22,7 @@ from tuner.machine import describe_machine, source_commit
 from tuner.replay.report import print_report, write_json
 from tuner.replay.run import FIXED, ORACLE, PLAIN_CONTROLLER, Done, Job, all_controllers, run_jobs
 from tuner.replay.scenarios import ScenarioError, shipped_scenarios
-from tuner.replay.summary import Comparison, bars
+from tuner.replay.summary import MINUTES_CORES, MINUTES_SEEDS, Comparison, bars, minutes_bar
 from tuner.replay.trace_file import TraceFileError, load
 from tuner.wording import program
 
@@ -74,11 +75,17 @@ def run_replay(options: ReplayOptions) -> None:
     console = run_console()
     console.print(machine_text(describe_machine()), markup=False, highlight=False)
     console.print(options.command, markup=False, highlight=False, soft_wrap=True)
-    comparison = Comparison(_run(console, jobs))
+    processes = len(os.sched_getaffinity(0))
+    started = time.perf_counter()
+    comparison = Comparison(_run(console, jobs, processes))
+    seconds = time.perf_counter() - started
     found = bars(comparison, book)
+    if options.everything and chosen == known and len(seeds) >= MINUTES_SEEDS and processes == MINUTES_CORES:
+        found.append(minutes_bar(seconds))
     print_report(console, comparison, {name: book.scenarios[name].about for name in names}, found)
     if options.json_path is not None:
-        write_json(options.json_path, comparison, found, _head(options.command, seeds))
+        head = _head(options.command, seeds) | {"processes": processes, "wall_seconds": seconds}
+        write_json(options.json_path, comparison, found, head)
     if plot is not None and options.plot_path is not None:
         plot(comparison, options.plot_path)
     if any(bar.verdict == "fails" for bar in found):
@@ -100,11 +107,11 @@ def _known_controllers() -> tuple[str, ...]:
     return (*all_controllers(), FIXED)
 
 
-def _run(console: Console, jobs: Sequence[Job]) -> list[Done]:
+def _run(console: Console, jobs: Sequence[Job], processes: int) -> list[Done]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("traces", total=len(jobs))
-        return run_jobs(jobs, len(os.sched_getaffinity(0)), lambda: progress.advance(task))
+        return run_jobs(jobs, processes, lambda: progress.advance(task))
 
 
 def _plotting() -> Any:

@@ -9,7 +9,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from policies.types import Interval
 from tuner.bench.report import Bar, interval_row, interval_text
 from tuner.replay.run import ORACLE, OURS
 from tuner.replay.summary import Cell, Comparison
@@ -99,7 +98,7 @@ def _print_learning(console: Console, comparison: Comparison, scenario: str) -> 
 
 
 def write_json(path: Path, comparison: Comparison, found: Sequence[Bar], head: dict[str, Any]) -> None:
-    """Rows for every run, a summary for every scenario and controller, and the bars."""
+    """Rows for every run, a summary for every scenario and controller and for each controller overall, and the bars."""
     cells = [
         cell
         for scenario in comparison.scenarios
@@ -123,13 +122,19 @@ def write_json(path: Path, comparison: Comparison, found: Sequence[Bar], head: d
             }
             for run in comparison.runs
         ],
-        "summary": [_summary_row(cell, cell.regret) for cell in cells],
+        "summary": [_summary_row(cell) for cell in cells],
+        "overall": [
+            _summary_row(cell)
+            for controller in comparison.controllers
+            if (cell := comparison.overall(controller)) is not None
+        ],
         "bars": [bar.row() for bar in found],
     }
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def _summary_row(cell: Cell, regret: Interval) -> dict[str, Any]:
+def _summary_row(cell: Cell) -> dict[str, Any]:
+    regret = cell.regret
     low, high = (None if math.isinf(bound) else bound for bound in (regret.low, regret.high))
     return {
         "scenario": cell.scenario,

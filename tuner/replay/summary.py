@@ -28,6 +28,10 @@ RECOVERY_BAR = 50
 ARRIVAL_BAR = 2.0
 ARRIVAL_SKIP = {True: 10, False: 100}
 """Requests in which a new context is to be learned, with relatives and without."""
+MINUTES_BAR = 15.0
+"""For all scenarios and controllers, with so many seeds on so many cores:"""
+MINUTES_SEEDS = 20
+MINUTES_CORES = 2
 ARRIVAL_COUNT = 50
 """Requests of the new context, after those, that are judged."""
 
@@ -158,6 +162,13 @@ def bars(comparison: Comparison, book: ScenarioBook) -> list[Bar]:
     return found + _learning_bars(comparison, book, shipped)
 
 
+def minutes_bar(seconds: float) -> Bar:
+    """Of all scenarios, controllers and 20 seeds."""
+    minutes = seconds / 60.0
+    name = f"minutes that all of it took on {MINUTES_CORES} cores"
+    return Bar(name, Interval(minutes, minutes, minutes), MINUTES_BAR, at_least=False)
+
+
 def _regret_bars(comparison: Comparison, book: ScenarioBook, shipped: Sequence[str]) -> Iterator[Bar]:
     for name in shipped:
         cell = comparison.cell(name, OURS)
@@ -222,7 +233,6 @@ def _learning_bars(comparison: Comparison, book: ScenarioBook, shipped: Sequence
                     at_least=False,
                 )
             )
-            continue
         for first, needed in comparison.recoveries(name, OURS):
             found.append(
                 Bar(

@@ -23,7 +23,7 @@ from tuner.replay.plot import OTHER_COLOUR, OURS_COLOUR, plot
 from tuner.replay.reblock import Reblocked
 from tuner.replay.run import COPYING_ORACLE, GOODPUT, GOODPUT_TABLE, ORACLE, OURS, STATIC_TABLE, Done, Job
 from tuner.replay.scenarios import shipped_scenarios
-from tuner.replay.summary import Comparison, bars
+from tuner.replay.summary import Comparison, bars, minutes_bar
 
 BOOK = shipped_scenarios()
 
@@ -228,6 +228,18 @@ def test_recovery_from_each_change_has_a_bar() -> None:
         )
         name = "drafter-regression: requests from 600 on until within 2 % of the oracle"
         assert verdicts(comparison)[name] == verdict
+
+
+def test_an_arrival_is_a_change_as_well() -> None:
+    seconds = np.ones(1200).tolist()
+    rows = [run_of("new-language", name, 0, 0.0, request_seconds=seconds) for name in (ORACLE, OURS)]
+    found = verdicts(Comparison([done("new-language", 0, rows, changes=(480,))]))
+    assert found["new-language: requests from 480 on until within 2 % of the oracle"] == "holds"
+    assert "new-language: regret in percent of the new context after 10 requests" in found
+
+
+def test_all_of_it_has_a_quarter_of_an_hour() -> None:
+    assert [minutes_bar(seconds).verdict for seconds in (899.0, 901.0)] == ["holds", "fails"]
 
 
 def test_bars_in_the_picture_are_as_long_as_the_regret(tmp_path: Path) -> None:

@@ -87,8 +87,12 @@ def test_the_json_has_a_row_for_every_run_and_a_summary_for_every_cell(tmp_path:
     for row in content["rows"]:
         assert {"scenario", "controller", "seed", "regret_percent", "worst_window_percent"} <= set(row)
     assert {row["controller"] for row in content["summary"]} == controllers
-    for row in content["summary"]:
+    for row in content["summary"] + content["overall"]:
         assert row["low"] <= row["mean"] <= row["high"]
+        assert 0.0 <= row["window_share"] <= 1.0
+        assert 0.0 <= row["neighbour_share"] <= 1.0
+    assert [row["mean"] for row in content["overall"]] == [row["mean"] for row in content["summary"]]
+    assert content["wall_seconds"] > 0.0
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
