@@ -57,6 +57,8 @@ class Learning:
         self.cost_model = CostModel(info)
         self.load = 1
         """Sequences of the last cycle."""
+        self._idle = False
+        """No cycle has come since curves were made."""
         self.kv_each = float(_KV_AT_START)
         """Mean context of a sequence, in tokens."""
         self.cost: PassCost | None = self.cost_model.cost
@@ -89,6 +91,7 @@ class Learning:
     def fold(self, stats: CycleStats) -> None:
         """Learn from a cycle; what it changes shows after the next `learn`."""
         self.load = stats.load
+        self._idle = False
         self.kv_each += (stats.kv_tokens / stats.load - self.kv_each) / _KV_CYCLES
         self.cost_model.fold(stats)
         if not stats.window.trial:  # what is tried says nothing of what serves
@@ -99,8 +102,9 @@ class Learning:
         last = self.curves
         self.curves = {
             drafter: {**by_key, ANYWHERE: pooled}
-            for drafter, (pooled, by_key) in self.acceptance.curves_of(self.drafters, keys).items()
+            for drafter, (pooled, by_key) in self.acceptance.curves_of(self.drafters, keys, idle=self._idle).items()
         }
+        self._idle = True
         self.cost_model.refit()
         self._reprice()
         if self.cost is None:

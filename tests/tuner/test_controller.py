@@ -34,8 +34,10 @@ def kill(route: str, expires_at: float | None = None) -> KillSwitch:
 
 
 def tick_after(engine: SimulatedEngine, seconds: float) -> None:
-    engine.clock.advance(seconds)
-    engine.changes.extend(engine.controller.tick())
+    """Nothing is served meanwhile, and then there is time to learn from all that was."""
+    for passed in (seconds, 2.0):
+        engine.clock.advance(passed)
+        engine.changes.extend(engine.controller.tick())
 
 
 @pytest.fixture(scope="module")

@@ -149,19 +149,20 @@ class Acceptance:
         return self.curves_of((drafter,), contexts)[drafter]
 
     def curves_of(
-        self, drafters: Iterable[str], contexts: Iterable[tuple[str, str]]
+        self, drafters: Iterable[str], contexts: Iterable[tuple[str, str]], *, idle: bool = False
     ) -> dict[str, tuple[Curve, dict[tuple[str, str], Curve]]]:
         """The same of several drafters.
 
         They are those of a moment ago until something has grown by enough to matter, so that time is spent as there is
-        something to learn and not as the clock goes: see `_NEWS`.
+        something to learn and not as the clock goes: see `_NEWS`. Whoever is `idle` has the time for all that is new.
         """
         names, wanted = list(drafters), list(dict.fromkeys(contexts))
         growth = {name: self._growth(name, wanted) for name in names}
-        if max(growth.values(), default=0.0) >= _NEWS:
+        also = 0.0 if idle else _ALSO
+        if idle or max(growth.values(), default=0.0) >= _NEWS:
             for name in names:
-                if growth[name] >= _ALSO * _NEWS:
-                    self._make(name, wanted, self._made.get(name))
+                if growth[name] > also * _NEWS:
+                    self._make(name, wanted, self._made.get(name), also)
         found = {}
         for name in names:
             made = self._made[name]
@@ -370,7 +371,7 @@ class Acceptance:
         news = sum([cell.news for key, cell in self._cells.items() if key[0] == drafter])
         return news / (self._strength + made.pooled.blocks)
 
-    def _make(self, drafter: str, wanted: list[tuple[str, str]], before: _Made | None) -> None:
+    def _make(self, drafter: str, wanted: list[tuple[str, str]], before: _Made | None, also: float) -> None:
         cells = sorted(
             ((key, cell) for part in (self._cells, self._margins) for key, cell in part.items() if key[0] == drafter),
             key=lambda pair: pair[0],
@@ -389,7 +390,7 @@ class Acceptance:
         kept = {
             context: known[context]
             for context in contexts
-            if context in known and (context not in own or own[context].news < _ALSO * own[context].due)
+            if context in known and (context not in own or own[context].news <= also * own[context].due)
         }
         due = [row for row, context in enumerate(contexts) if context not in kept]
         pooled, *new = found.curves([len(contexts), *due])
