@@ -2,11 +2,12 @@
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import cycle, islice
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -58,6 +59,8 @@ class VerifyAsk:
     rounds: int
     json_path: Path | None
     command: str
+    settings: Mapping[str, Any]
+    """What was set of the target and the engine, by dotted name."""
     seed: int = 0
 
 
@@ -156,6 +159,7 @@ def verify(settings: Settings, ask: VerifyAsk, console: Console) -> int:
             "commit": source_commit(),
             "machine": describe_machine(info),
             "command_line": ask.command,
+            "settings": dict(ask.settings),
             "bar_percent": BAR_PERCENT,
             "rows": rows(checked),
         }

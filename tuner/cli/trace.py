@@ -3,13 +3,13 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from tuner.cli.failures import CommandError
 from tuner.cli.service import Config, JsonFile, Model, given, in_a_folder, listed, run_console, starting
-from tuner.settings_loader import load_settings
+from tuner.settings_loader import LoadedSettings, load_settings
 from tuner.wording import program
 from tuner.workload import MAX_OUTPUT_TOKENS, ROUTES
 
@@ -57,14 +57,28 @@ def verify(
     json_path: JsonFile = None,
 ) -> None:
     """Predict tokens per second of fixed arms from a recording, and measure them; ends with 3 where they differ."""
-    settings = load_settings(config, given({"model": {"path": model}})).settings
+    loaded = load_settings(config, given({"model": {"path": model}}))
     with starting():
         from tuner import trace_runs
         from tuner.replay.recording import RecordingError
 
         command = shlex.join((program(), *sys.argv[1:]))
-        ask = trace_runs.VerifyAsk(listed(drafters), tokens, rounds, json_path, command)
+        ask = trace_runs.VerifyAsk(listed(drafters), tokens, rounds, json_path, command, measured_with(loaded))
         try:
-            raise typer.Exit(trace_runs.verify(settings, ask, run_console()))
+            raise typer.Exit(trace_runs.verify(loaded.settings, ask, run_console()))
         except RecordingError as error:
             raise CommandError(str(error)) from error
+
+
+def measured_with(loaded: LoadedSettings) -> dict[str, Any]:
+    """What was set of the target and the engine, by dotted name: with the command, what it takes to measure it again.
+    Of folders the name alone."""
+    return {
+        name: [_last_part(one) for one in value] if isinstance(value, list) else _last_part(value)
+        for name, value, _ in loaded.values()
+        if name in loaded.origins and name.startswith(("model.", "engine."))
+    }
+
+
+def _last_part(value: Any) -> Any:
+    return Path(value).name if isinstance(value, str) else value
