@@ -219,7 +219,7 @@ class Controller:
                 for key in self._contexts.keys:
                     if key in changed:
                         self._book.allow(key)
-                    if expired or self._book.is_due(key, now):
+                    if expired or self._book.is_due(key, self._learning.menu(key), now):
                         self._judge(key)
             if self._move_window() or expired or learned:
                 self._publish_changes()
@@ -429,7 +429,7 @@ class Controller:
             era = (route, language, *_served_as(PLAIN_ARM if mode is Mode.OFF else default))
         return Findings(
             curves={name: curves.get(key, curves[ANYWHERE]) for name, curves in self._learning.curves.items()},
-            menu=self._learning.menus.get(key) or self._learning.menus.get(ANYWHERE),
+            menu=self._learning.menu(key),
             load=self._learning.load,
             gain=self._baseline.gain(era, self._plain),
             mode=mode,

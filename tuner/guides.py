@@ -69,7 +69,7 @@ class Guides:
 
     def _guide(self, key: Key, policy: Policy | None, start: Mapping[str, float]) -> Guide:
         learning = self._learning
-        menu = learning.menus.get(key) or learning.menus.get(ANYWHERE)
+        menu = learning.menu(key)
         explored = self._explored(menu)
         if menu is None or not menu.options:
             return Guide(explored=explored)

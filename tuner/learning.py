@@ -153,6 +153,10 @@ class Learning:
             or not _same_drafts(worth.draft_costs, self.draft_costs, cost, _MENU_MATTERS)
         )
 
+    def menu(self, key: Key) -> Menu | None:
+        """That of a context, or of everything where it is new; None without a cost."""
+        return self.menus.get(key) or self.menus.get(ANYWHERE)
+
     def changes(self) -> list[FoundChange]:
         """What statistics found to have changed since the last call."""
         found = []

@@ -4,9 +4,12 @@ import math
 from dataclasses import replace
 
 from policies.types import PLAIN, Arm, Context, Policy, PolicyState, Reason
+from tuner.choice import Menu
 from tuner.known_contexts import Key
 from tuner.verdict import Bounds, Findings, judge
 
+_EVIDENCE_SECONDS = 10.0
+"""Between two looks at the measured gain of a context of which nothing else changed."""
 _LEARNED_STATES = (PolicyState.LEARNING, PolicyState.ON, PolicyState.OFF)
 
 
@@ -23,6 +26,8 @@ class PolicyBook:
         self._versions: dict[Key, int] = {}
         self._changed_at: dict[Key, float] = {}
         self._judged_at: dict[Key, float] = {}
+        self._menus: dict[Key, Menu | None] = {}
+        """By which each was judged."""
         self._pending: list[Policy] = []
 
     @property
@@ -61,12 +66,16 @@ class PolicyBook:
         pending, self._pending = self._pending, []
         return pending
 
-    def is_due(self, key: Key, monotonic_seconds: float) -> bool:
-        """Whether judging `key` again could change what is learned; it costs a millisecond or two."""
+    def is_due(self, key: Key, menu: Menu | None, monotonic_seconds: float) -> bool:
+        """Whether judging `key` again could change what is learned, or its evidence is old."""
         policy = self._policies.get(key)
-        if policy is None or policy.state is PolicyState.LEARNING:
+        if policy is None:
             return True
-        return monotonic_seconds - self._judged_at[key] >= self._min_change_seconds
+        passed = monotonic_seconds - self._judged_at[key]
+        if menu is not self._menus.get(key) and policy.state is PolicyState.LEARNING:
+            return True
+        needed = self._min_change_seconds if menu is not self._menus.get(key) else _EVIDENCE_SECONDS
+        return passed >= needed
 
     def update(self, key: Key, found: Findings, unix_seconds: float, monotonic_seconds: float) -> None:
         """Judge one context again.
@@ -74,6 +83,7 @@ class PolicyBook:
         What operators set takes effect at once. What is learned makes at most one version in `min_change_seconds`.
         """
         self._judged_at[key] = monotonic_seconds
+        self._menus[key] = found.menu
         previous = self._policies.get(key)
         policy = judge(Context(self._model, *key), found, self._bounds, previous, self._learned.get(key))
         if previous is not None:
