@@ -171,9 +171,10 @@ class Composer:
         taken = [0] * (group[-1] + 1)
         starts: list[Ints] = []
         seen: set[float] = set()
+        near = NEAR * max(worth)
         for place in np.argsort(-rates).tolist():
             rate = worth[place]
-            if seen and rate < NEAR * max(seen):
+            if rate < near:
                 break
             if taken[group[place]] < STARTS and rate not in seen:
                 taken[group[place]] += 1
@@ -211,8 +212,10 @@ class Composer:
         spread = np.sqrt(np.clip(variance, 0.0, (_DEVIATIONS - 1e-6) ** 2))
         low, narrow = middle.astype(np.int64), spread.astype(np.int64)
         part = middle - low
-        lower = smooth[narrow, low] * (1.0 - part) + smooth[narrow, low + 1] * part
-        upper = smooth[narrow + 1, low] * (1.0 - part) + smooth[narrow + 1, low + 1] * part
+        width, flat = smooth.shape[1], smooth.ravel()
+        at = narrow * width + low
+        lower = flat.take(at) * (1.0 - part) + flat.take(at + 1) * part
+        upper = flat.take(at + width) * (1.0 - part) + flat.take(at + width + 1) * part
         expected: Floats = lower + (upper - lower) * (spread - narrow)
         return expected
 
