@@ -33,6 +33,8 @@ class WaitBounds:
 
     def most(self) -> float:
         """Seconds that are allowed at most, whatever is chosen."""
+        if self._surely >= self._most_seconds:
+            return self._most_seconds
         return self._allowed([group.cap for group in self._groups])
 
     def allow(self, choice: Choice) -> bool:
@@ -44,6 +46,8 @@ class WaitBounds:
         """The length that each group must have at least in a cycle of `seconds`; None if none is enough."""
         if seconds > self._others * _ROUNDED:
             return None
+        if seconds <= self._surely:
+            return [0] * len(self._groups)
         found = []
         for limit, group in zip(self._limits, self._groups, strict=True):
             length = bisect_left(group.tokens, seconds / limit / _ROUNDED - 1.0)

@@ -18,7 +18,9 @@ _TRIALS = 10
 """Most of them find the prices in two or three."""
 _HALVINGS = 3
 """Of the slopes at a corner of the cost."""
-_BOUNDED_TRIALS = 6
+_BOUNDED_TRIALS = 4
+_FULL = 0.7
+"""Share of the seconds that may be waited which is enough to be used in one cycle: what is left is not lost."""
 _RAISES = 4
 """Longer blocks take time, so that who waits for them may need longer ones still."""
 
@@ -116,7 +118,7 @@ class Search:
         price = low = choice.tokens / choice.seconds
         high = inf
         found, trial = plain, choice
-        for _ in range(_BOUNDED_TRIALS):
+        for left in range(_BOUNDED_TRIALS, -1, -1):
             raised = self._raised(trial, bounds)
             if raised is None:
                 low = price
@@ -125,10 +127,12 @@ class Search:
             else:
                 if raised.tokens * found.seconds > found.tokens * raised.seconds:
                     found = raised
-                if price == low:
+                if price == low or raised.seconds - plain.seconds >= _FULL * spare:
                     break
                 high = price
                 price = sqrt(low * high)
+            if not left:
+                break
             slope = self._envelope.slopes[self._envelope.place(trial.rows)]
             trial, _ = self._at(price, slope, plain.tokens / plain.seconds)
         return found
