@@ -92,7 +92,7 @@ def run_cycle(
     kv_tokens = sum(len(sequence.tokens) for sequence in sequences)
     untaken = left_copies(sequences, planned.copies)
     spent = weighed_seconds(sequences, drafted, untaken, policy) + shadow_seconds
-    lengths = _allocate(sequences, drafted, requested, policy, kv_tokens, planned.rate, spent)
+    lengths = _allocate(sequences, drafted, requested, policy, kv_tokens, planned.rate, spent, planned.trust)
 
     parts: list[Rows] = []
     blocks: list[Block] = []
@@ -226,6 +226,7 @@ def _allocate(
     kv_tokens: int,
     rate: float,
     draft_seconds: float,
+    trust: float,
 ) -> tuple[int, ...]:
     """How many drafts of each are verified; `room` is what their block tables cover."""
     if not any(one.proposal.tokens for one in drafted):
@@ -260,7 +261,7 @@ def _allocate(
         policy.cost,
         kv_tokens,
         policy.margin,
-        cycle_spare(sequences, own, policy, kv_tokens),
+        cycle_spare(sequences, own, policy, kv_tokens, trust),
         rate=rate,
         draft_seconds=draft_seconds,
     )

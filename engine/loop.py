@@ -35,6 +35,7 @@ from engine.scheduler import Scheduler
 from engine.shadowing import due_shadows
 from kernels.sampling import Block, Chosen
 from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy
+from policies.ledger import CostTrust
 from policies.plan import NO_PRICES
 from policies.shadow_room import ShadowRoom
 from policies.stats import CycleStats, DraftTiming, EngineStatus
@@ -108,6 +109,7 @@ class EngineLoop:
         self._switched = False
         self._cycle = 0
         self._prices = NO_PRICES
+        self._trust = CostTrust()
         self._told_preemptions = 0
         self._told_reused_tokens = 0
         self.stopping = False
@@ -307,7 +309,8 @@ class EngineLoop:
 
     def _run_cycle(self) -> CycleResult | None:
         scheduler = self.scheduler
-        planned = plan_cycle(self.drafters, scheduler.decoding, self._policy, self._prices)
+        trust = self._trust.at(len(scheduler.decoding))
+        planned = plan_cycle(self.drafters, scheduler.decoding, self._policy, self._prices, trust)
         self._prices = planned.prices
         lengths, preempted = scheduler.make_room(planned.requested)
         for sequence in preempted:
@@ -316,6 +319,7 @@ class EngineLoop:
             return None
         self._cycle += 1
         sequences = tuple(scheduler.decoding)
+        self._trust.count(len(sequences))
         room = ShadowRoom(self._policy, planned.spare_seconds)
         due = [
             due_shadows(sequence, planned.asked(sequence, length), self.drafters, self._policy, room)

@@ -28,6 +28,8 @@ class CyclePlan:
     prices: Prices = NO_PRICES
     """For the next plan."""
     copies: Copies = field(default_factory=Copies)
+    trust: float = 1.0
+    """In the cost model, see `policies.ledger.CostTrust`."""
     spare_seconds: float = 0.0
     """What is expected to be left of those that everybody may still wait."""
     seconds: float = 0.0
@@ -59,6 +61,7 @@ def plan_cycle(
     sequences: Sequence[RunningSequence],
     policy: CyclePolicy,
     near: Prices = NO_PRICES,
+    trust: float = 1.0,
 ) -> CyclePlan:
     """Ask the copiers, and find the block length to ask of the other drafters: drafting that is not expected to pay is
     not even asked. `near` are the prices of the plan before."""
@@ -68,8 +71,8 @@ def plan_cycle(
     caps = tuple(block_length(sequence, policy) for sequence in sequences)
     kv_tokens = sum(len(sequence.tokens) for sequence in sequences)
     if all(cap == 0 or sequence.decision.forced for cap, sequence in zip(caps, sequences, strict=True)):
-        spare = cycle_spare(sequences, [NOTHING] * len(sequences), policy, kv_tokens)
-        return CyclePlan(caps, prices=near, spare_seconds=spare)
+        spare = cycle_spare(sequences, [NOTHING] * len(sequences), policy, kv_tokens, trust)
+        return CyclePlan(caps, prices=near, trust=trust, spare_seconds=spare)
     copies = copied_proposals(drafters, sequences, caps, policy)
     prospects = []
     for sequence, cap in zip(sequences, caps, strict=True):
@@ -90,7 +93,7 @@ def plan_cycle(
         (one.drafter, one.cap if alone else 1, one.cap if alone else 0) if one.cap > 0 and not one.forced else NOTHING
         for one in prospects
     ]
-    spare = cycle_spare(sequences, own, policy, kv_tokens)
+    spare = cycle_spare(sequences, own, policy, kv_tokens, trust)
     spare -= drafting_seconds(left_copies(sequences, copies), policy.draft_costs)
     planned = plan(prospects, policy.cost, policy.draft_costs, kv_tokens, policy.margin, spare, near)
     # What is copied is at hand: how much of it is verified, the allocation says.
@@ -99,4 +102,4 @@ def plan_cycle(
         for sequence, one, length in zip(sequences, prospects, planned.requested, strict=True)
     )
     seconds = time.perf_counter() - started
-    return CyclePlan(requested, planned.rate, planned.prices, copies, planned.spare_seconds, seconds)
+    return CyclePlan(requested, planned.rate, planned.prices, copies, trust, planned.spare_seconds, seconds)

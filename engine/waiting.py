@@ -16,11 +16,12 @@ def cycle_spare(
     proposals: Sequence[tuple[str, int, int]],
     policy: CyclePolicy,
     kv_tokens: int,
+    trust: float,
 ) -> float:
     """Seconds that the next cycle may be longer than a plain one; 0 without a cost model.
 
     `proposals` are those of the sequences, in their order: (drafter, drafts, rows that they may have in the pass), with
-    an empty drafter where nothing that could be left out is asked.
+    an empty drafter where nothing that could be left out is asked. `trust` is that of `policies.ledger.CostTrust`.
     """
     cost, load = policy.cost, len(sequences)
     if cost is None or load == 0:
@@ -33,7 +34,7 @@ def cycle_spare(
         if price is not None:
             own += price.seconds(1, drafts, drafts)
         waiting.append((sequence.ledger, own))
-    return spare_seconds(waiting, plain_seconds, policy.max_neighbour_slowdown)
+    return spare_seconds(waiting, plain_seconds, policy.max_neighbour_slowdown, trust)
 
 
 def left_copies(sequences: Sequence[RunningSequence], copies: Copies) -> list[tuple[str, int]]:

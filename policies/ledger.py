@@ -14,8 +14,9 @@ runs may still wait, even one who emits a single token in it. Nobody is counted 
 request's last one.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from math import inf
+from math import inf, log2
 from typing import NamedTuple
 
 from policies.cycle_policy import DraftCost, PassCost
@@ -26,6 +27,11 @@ is promised; the rest is for the cost model, which is off by 1 % over a life aft
 RESERVE = 0.4
 """Plain cycles that a sequence may be behind at any time. Drafting comes in steps, which a young request could not wait
 for otherwise: a tenth of one cycle is less than one step of a learned drafter."""
+_LEARNED_CYCLES = 48
+"""Cycles with about so many sequences after which the cost model is known to have learned what they take. A calibration
+may be off by a tenth at any load, which is as much as all that is promised."""
+_BANDS = 3
+"""Loads are about the same within a third of an octave."""
 
 
 class Ledger:
@@ -45,8 +51,30 @@ class Ledger:
         self.taken += taken
 
 
+class CostTrust:
+    """How far the cost model is trusted, by the cycles that have run at a load. Of one engine; for one thread."""
+
+    __slots__ = ("_cycles",)
+
+    def __init__(self) -> None:
+        self._cycles: Counter[int] = Counter()
+
+    def at(self, load: int) -> float:
+        """The share of what may be waited that is given out with `load` sequences."""
+        return 1.0 if load <= 1 else min(1.0, self._cycles[_band(load)] / _LEARNED_CYCLES)
+
+    def count(self, load: int) -> None:
+        """A cycle of `load` sequences has run."""
+        if load > 1:
+            self._cycles[_band(load)] += 1
+
+
+def _band(load: int) -> int:
+    return round(_BANDS * log2(load))
+
+
 def spare_seconds(
-    ledgers: Iterable[tuple[Ledger, float]], plain_seconds: float, max_neighbour_slowdown: float
+    ledgers: Iterable[tuple[Ledger, float]], plain_seconds: float, max_neighbour_slowdown: float, trust: float = 1.0
 ) -> float:
     """How much longer than `plain_seconds`, those of a plain cycle, the next cycle may be; below 0 where somebody has
     waited too long already.
@@ -55,15 +83,16 @@ def spare_seconds(
         ledgers: of all that run, each with the seconds that its own drafts may add to the cycle.
         plain_seconds: of the next cycle.
         max_neighbour_slowdown: what is promised.
+        trust: see `CostTrust`.
     """
-    bound = 1.0 + KEPT * (max_neighbour_slowdown - 1.0)
+    bound = 1.0 + trust * KEPT * (max_neighbour_slowdown - 1.0)
     least = inf
     for ledger, own in ledgers:
         plain, alone = ledger.plain, ledger.alone + own
         left = bound * ((plain if plain > alone else alone) + plain_seconds) - ledger.taken
         if left < least:
             least = left
-    return least - (1.0 - RESERVE) * plain_seconds
+    return least - (1.0 - trust * RESERVE) * plain_seconds
 
 
 class Turn(NamedTuple):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from policies.allocate import Candidate, allocate
 from policies.cycle_policy import DraftCost, PassCost
-from policies.ledger import KEPT, RESERVE, Ledger, Turn, drafting_seconds, settle, spare_seconds
+from policies.ledger import KEPT, RESERVE, CostTrust, Ledger, Turn, drafting_seconds, settle, spare_seconds
 
 COST = PassCost((1, 4, 9, 16, 72), (0.010, 0.0105, 0.011, 0.014, 0.040), 0.0002, 1e-7)
 LEARNED = DraftCost(call_seconds=0.0002, sequence_seconds=0.0001, step_seconds=0.0005, row_seconds=0.00003)
@@ -105,3 +105,17 @@ def test_a_cycle_is_settled_in_no_time() -> None:
     turns = [Turn(Ledger(), 2, 3, "learned", 4, False) for _ in range(8)]
     seconds = min(timeit.repeat(lambda: settle(turns, COST, COSTS, 2400), number=200, repeat=20)) / 200
     assert seconds < 100e-6  # about 10 on one core of its own
+
+
+def test_while_nobody_has_measured_a_load_its_sequences_wait_for_nobody() -> None:
+    ledgers = [(Ledger(), 0.0) for _ in range(8)]
+    trust = CostTrust()
+    assert trust.at(1) == 1.0
+    assert spare_seconds(ledgers, 0.010, PROMISED, trust.at(8)) == 0.0
+    spares = []
+    for load in (8, 9, 7, 8) * 25:
+        trust.count(load)
+        spares.append(spare_seconds(ledgers, 0.010, PROMISED, trust.at(8)))
+    assert spares == sorted(spares)
+    assert spares[-1] == spare_seconds(ledgers, 0.010, PROMISED)
+    assert trust.at(16) == trust.at(4) == 0.0

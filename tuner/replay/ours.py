@@ -12,7 +12,7 @@ from typing import Any
 from policies.allocate import Candidate, allocate
 from policies.copying import CopyingChoice
 from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy, DraftCost, Outlook, Survival, Window
-from policies.ledger import Ledger, Turn, drafting_seconds, settle, spare_seconds
+from policies.ledger import CostTrust, Ledger, Turn, drafting_seconds, settle, spare_seconds
 from policies.plan import NO_PRICES, Prospect, plan
 from policies.shadow_room import ShadowRoom
 from policies.stats import (
@@ -88,6 +88,7 @@ class Ours:
         self._cycle = 0
         self._rate = 0.0
         self._prices = NO_PRICES
+        self._trust = CostTrust()
         self._granted = 0.0
         self._left: Sequence[tuple[str, int]] = ()
         self._next_tick = self._now + TICK_SECONDS
@@ -267,6 +268,7 @@ class Ours:
         window = policy.window
         self._now = now
         self._cycle += 1
+        self._trust.count(load)
         self._controller.fold_cycle(
             CycleStats(
                 cycle=self._cycle,
@@ -334,7 +336,9 @@ class Ours:
         policy, load = self._policy, len(waiting)
         if policy.cost is None:
             return 0.0
-        return spare_seconds(waiting, policy.cost.seconds(load, load, kv_tokens), policy.max_neighbour_slowdown)
+        trust = self._trust.at(load)
+        plain_seconds = policy.cost.seconds(load, load, kv_tokens)
+        return spare_seconds(waiting, plain_seconds, policy.max_neighbour_slowdown, trust)
 
 
 def engine_info(world: World) -> EngineInfo:
