@@ -57,6 +57,8 @@ _CELLS_A_SECOND = 250.0
 """Contexts times drafters that are recomputed in a second."""
 _UNREAD = NOTHING, NO_OUTLOOK
 """Of a drafter that may not be weighed."""
+_SOONEST = 0.1
+"""Seconds between two recomputations at least."""
 _YOUNG_SHARE = 0.1
 """Of the time since the start, or since something was found to have changed: the least time between recomputations."""
 _NAMED_SECONDS = 600.0
@@ -376,7 +378,7 @@ class Controller:
 
     def _patience(self, seconds: float) -> float:
         """At most `seconds`, and less while little is known: what was learned of a young world doubles in moments."""
-        return min(seconds, _YOUNG_SHARE * (self._monotonic() - self._young_at))
+        return min(seconds, max(_SOONEST, _YOUNG_SHARE * (self._monotonic() - self._young_at)))
 
     def _note(self, found: Sequence[FoundChange]) -> None:
         """Look again where something changed."""

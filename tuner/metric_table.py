@@ -305,7 +305,7 @@ _TABLE = (
     _gauge(
         "switchback_share_ratio", "ratio", (),
         "Share of time that plain windows take now.",
-        "Starts at 0.2 and falls; if it stays high, traffic is too thin or too mixed to narrow the interval.",
+        "Starts at 0.02 and falls; if it stays high, traffic is too thin or too mixed to narrow the interval.",
     ),
     _counter(
         "window_tokens", "tokens", ("window",),

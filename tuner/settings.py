@@ -308,13 +308,13 @@ class TunerSettings(_Group):
     """Predicted gain over plain below which speculation stays off."""
     max_neighbour_slowdown: Annotated[float, Field(ge=1.0)] = 1.10
     """What a running sequence's seconds per token may become, in multiples of plain, when others speculate."""
-    switchback_share_start: Annotated[float, Field(ge=0.0, le=0.5)] = 0.20
+    switchback_share_start: Annotated[float, Field(ge=0.0, le=0.5)] = 0.02
     """Share of time in plain windows at the start; 0 measures no baseline."""
     switchback_share_floor: Annotated[float, Field(ge=0.0, le=0.5)] = 0.01
     """Share of time in plain windows once the baseline is known well."""
-    switchback_window_seconds: Annotated[float, Field(gt=0.0)] = 2.0
+    switchback_window_seconds: Annotated[float, Field(gt=0.0)] = 0.25
     """Length of a plain window."""
-    tick_seconds: Annotated[float, Field(gt=0.0, le=60.0)] = 0.1
+    tick_seconds: Annotated[float, Field(gt=0.0, le=60.0)] = 0.02
     """How often telemetry is folded and windows may switch."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Seeds everything that the tuner draws."""

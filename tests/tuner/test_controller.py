@@ -18,7 +18,7 @@ from tuner.switchback import SwitchbackOptions
 
 EDIT, STORY = ("code-edit", "en"), ("story", "en")
 TWO_ROUTES = {EDIT: GOOD, STORY: BAD}
-DEMO = ControllerOptions(switchback=SwitchbackOptions(window_seconds=1.0))
+DEMO = ControllerOptions(switchback=SwitchbackOptions(window_seconds=1.0, share_start=0.2))
 
 
 def decide(engine: SimulatedEngine, key: tuple[str, str] = EDIT, opt_out: bool = False) -> Decision:

@@ -32,7 +32,7 @@ from tuner.learning import ChangeKind
 from tuner.switchback import SwitchbackOptions
 
 CHAT, CODE = ("chat", "en"), ("code-edit", "en")
-OPTIONS = ControllerOptions(switchback=SwitchbackOptions(window_seconds=1.0))
+OPTIONS = ControllerOptions(switchback=SwitchbackOptions(window_seconds=1.0, share_start=0.2))
 
 
 def truth(hazard: float, silent: float = 0.0) -> Truth:

@@ -6,7 +6,7 @@ import pytest
 
 from tuner.switchback import Switchback, SwitchbackOptions
 
-OPTIONS = SwitchbackOptions(window_seconds=2.0)
+OPTIONS = SwitchbackOptions(window_seconds=2.0, share_start=0.2)
 
 
 def plain_share(switchback: Switchback, start: float, seconds: float, error: float | None) -> float:
@@ -14,7 +14,7 @@ def plain_share(switchback: Switchback, start: float, seconds: float, error: flo
     return sum(switchback.advance(start + 0.1 * tick, error, suspended=False).plain for tick in range(ticks)) / ticks
 
 
-def test_plain_time_starts_at_a_fifth_and_ends_at_a_hundredth() -> None:
+def test_plain_time_falls_from_the_first_share_to_the_least_as_the_baseline_becomes_known() -> None:
     switchback = Switchback(OPTIONS, seed=1, now=0.0)
     assert plain_share(switchback, 0.0, 1000.0, None) == pytest.approx(0.20, abs=0.01)
     assert plain_share(switchback, 1000.0, 1000.0, 0.02) == pytest.approx(0.20, abs=0.01)

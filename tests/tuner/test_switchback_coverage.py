@@ -24,7 +24,7 @@ ERA = ("chat", "en", LEARNED, False)
 EXPERIMENTS = 1000
 STRETCH = 1.0
 """Seconds from one plain window to the next, on average: a fifth of it is plain."""
-OPTIONS = SwitchbackOptions(window_seconds=0.2 * STRETCH)
+OPTIONS = SwitchbackOptions(window_seconds=0.2 * STRETCH, share_start=0.2)
 EMITTED = {CHAT: 2.4, STORY: 1.6}
 """Mean tokens in a served cycle, over requests; each context has half of them."""
 SERVED_COST = 1.3

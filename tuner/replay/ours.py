@@ -29,13 +29,9 @@ from policies.types import PLAIN, Context, Decision, Policy, RequestFeatures, Sa
 from tuner.controller import Controller, ControllerOptions
 from tuner.replay.player import Running, Shadowed, World
 from tuner.replay.trace import Costs
-from tuner.switchback import SwitchbackOptions
 
 MODEL = "replayed"
-TICK_SECONDS = 0.25
-_AS_AFTER_A_WHILE = SwitchbackOptions(share_start=0.01, share_floor=0.01)
-"""A replay lasts for a few minutes of an engine, which a server would spend a fifth of on its first baseline. Plain
-windows take the share that they take ever after, and what they cost is in every figure."""
+TICK_SECONDS = 0.1
 _MAX_TOKENS = 512
 """What clients of a replay ask for; how long their outputs become, nobody knows before."""
 _NO_OUTLOOK = Outlook((), ())
@@ -79,7 +75,7 @@ class Ours:
 
     def start(self, world: World, memory: Any) -> None:
         """A new controller, which goes on from `memory` if there is any. The clock goes on."""
-        options = self._options or ControllerOptions(seed=world.seed, switchback=_AS_AFTER_A_WHILE)
+        options = self._options or ControllerOptions(seed=world.seed)
         self._policy = INITIAL_CYCLE_POLICY
         self._drafting: Mapping[str, float] = {}
         self._shadow_seconds = self._copying_seconds = 0.0
