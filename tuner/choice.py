@@ -12,6 +12,8 @@ from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from policies.cycle_policy import DraftCost, PassCost
 from policies.types import PLAIN_ARM, Arm, LoadStep
 from tuner.acceptance import Curve
@@ -88,7 +90,13 @@ def menus(
     """
     if not keys or not curves:
         return {key: Menu(worth.loads, {}, {}, {}) for key in keys}
-    pairs = [(drafter, key) for drafter in curves for key in keys]
+    # Of drafters that are worth the same, the one behind a copier can do more: it is looked at first.
+    pairs = [(drafter, key) for drafter in sorted(curves, key=lambda name: name in copying) for key in keys]
+    rows = {id(curves[drafter][key]): row for row, (drafter, key) in enumerate(pairs)}
+    copiers = [
+        row if drafter in copying or key not in copied else rows[id(copied[key])]
+        for row, (drafter, key) in enumerate(pairs)
+    ]
     found = preceded(
         profiles([curves[drafter][key] for drafter, key in pairs], worth.cap),
         [None if drafter in copying else copied.get(key) for drafter, key in pairs],
@@ -96,6 +104,8 @@ def menus(
     drafting = [worth.draft_costs.get(drafter) for drafter, _ in pairs]
     each = rates(found, drafting, worth.cost, worth.loads, worth.kv_each)
     best = each.max(axis=(3, 4))
+    # With blocks of 0 of its own a drafter does what the copier before it does alone.
+    best = np.maximum(best, best[:, copiers])
     by_place = zip(
         best[:, :, 0].T.tolist(),
         each[:, :, 0, 0].swapaxes(0, 1).tolist(),

@@ -32,6 +32,8 @@ class Profiles:
     """(rows, cuts, lengths): mean drafts verified."""
     variance: Array
     """(rows, cuts, lengths): of the drafts verified."""
+    most: Array
+    """(rows, lengths): of which there are never more."""
     offered: Array
     """(rows, lengths): mean drafts offered, verified or not."""
     asked: Array
@@ -46,7 +48,7 @@ def profiles(curves: Sequence[Curve], cap: int) -> Profiles:
     survival, shares = _by_bucket(curves, cap)
     asked = np.array([curve.offered[:cap] for curve in curves])
     offered = _offered_if_any(asked, shares)[:, None, :] * (np.arange(survival.shape[1]) > 0)[:, None]
-    verified = np.logical_and.accumulate(survival[:, None] >= np.array(CUTS)[:, None, None], axis=3)
+    verified = _verified(survival)
     lengths = np.cumsum(verified * offered[:, None], axis=3)
     rows = np.einsum("cb,ckbj->ckj", shares, lengths)
     squares = np.einsum("cb,ckbj->ckj", shares, lengths**2)
@@ -59,6 +61,7 @@ def profiles(curves: Sequence[Curve], cap: int) -> Profiles:
         emitted=1.0 + _from_zero(of_whole[:, None] * (ends[:, :, None, 1:] - 1.0)),
         rows=_from_zero(rows),
         variance=_from_zero(np.maximum(squares - rows**2, 0.0)),
+        most=np.tile(np.arange(cap + 1.0), (len(curves), 1)),
         offered=_from_zero(np.cumsum(asked, axis=1)),
         asked=asked,
     )
@@ -75,22 +78,28 @@ def preceded(found: Profiles, copiers: Sequence[Curve | None]) -> Profiles:
     cap = found.asked.shape[1]
     survival, shares = _by_bucket([curve for curve in copiers if curve is not None], cap)
     asked = np.array([curve.offered[:cap] for curve in copiers if curve is not None])
-    whole = survival.sum(axis=2)
-    taken = np.where(whole > found.emitted[places, 0, 0, -1, None] - 1.0, shares, 0.0)
-    taken[:, 0] = 0.0
-    share = np.zeros((len(copiers), 1, 1))
-    length, brought = np.zeros_like(share), np.zeros_like(share)
-    share[places, 0, 0] = taken.sum(axis=1)
-    length[places, 0, 0] = _offered_if_any(asked, shares).sum(axis=1)
-    brought[places, 0, 0] = (taken * (1.0 + whole)).sum(axis=1)
+    verified = _verified(survival)
+    kept = (verified * survival[:, None]).sum(axis=3)
+    lengths = (verified * _offered_if_any(asked, shares)[:, None, None]).sum(axis=3)
+    taken = np.where(kept > found.emitted[places, 0, :, -1, None] - 1.0, shares[:, None], 0.0)
+    taken[:, :, 0] = 0.0
+    share = np.zeros((len(copiers), len(CUTS), 1))
+    mean, square, brought = np.zeros_like(share), np.zeros_like(share), np.zeros_like(share)
+    share[places, :, 0] = taken.sum(axis=2)
+    mean[places, :, 0] = (taken * lengths).sum(axis=2)
+    square[places, :, 0] = (taken * lengths**2).sum(axis=2)
+    brought[places, :, 0] = (taken * (1.0 + kept)).sum(axis=2)
     left = 1.0 - share
-    rows = share * length + left * found.rows
-    squares = share * length**2 + left * (found.variance + found.rows**2)
+    rows = mean + left * found.rows
+    squares = square + left * (found.variance + found.rows**2)
     emitted = brought[:, None] + left[:, None] * found.emitted
     variance = np.maximum(squares - rows**2, 0.0)
-    for array, plain in ((emitted, 1.0), (rows, 0.0), (variance, 0.0)):
+    # A copied proposal is as long as it comes, however short the other drafter's blocks are.
+    most = found.most.copy()
+    most[places] = cap
+    for array, plain in ((emitted, 1.0), (rows, 0.0), (variance, 0.0), (most, 0.0)):
         array[..., 0] = plain
-    return Profiles(emitted, rows, variance, left[:, 0] * found.offered, left[:, 0] * found.asked)
+    return Profiles(emitted, rows, variance, most, left[:, 0] * found.offered, left[:, 0] * found.asked)
 
 
 def rates(
@@ -104,7 +113,7 @@ def rates(
     """
     load = np.array(loads, dtype=np.float64)[:, None, None, None]
     rows, spread = load * found.rows, np.sqrt(load * found.variance)
-    most = load * np.arange(rows.shape[3])
+    most = load * found.most[:, None]
     seconds = np.zeros_like(rows) + load * (cost.sequence_seconds + cost.kv_token_seconds * kv_each)
     for offset, weight in _NODES:
         seconds += weight * pass_seconds(cost, load + np.minimum(np.maximum(rows + offset * spread, 0.0), most))
@@ -146,6 +155,11 @@ def _by_bucket(curves: Sequence[Curve], cap: int) -> tuple[Array, Array]:
     rows = [curve.survival.by_confidence + nothing * (buckets - len(curve.shares)) for curve in curves]
     shares = [curve.shares + (0.0,) * (buckets - len(curve.shares)) for curve in curves]
     return np.array(rows)[:, :, :cap], np.array(shares)
+
+
+def _verified(survival: Array) -> NDArray[np.bool_]:
+    """(rows, cuts, B, cap): the drafts that are verified, if so many are offered."""
+    return np.logical_and.accumulate(survival[:, None] >= np.array(CUTS)[:, None, None], axis=3)
 
 
 def _offered_if_any(asked: Array, shares: Array) -> Array:
