@@ -130,7 +130,7 @@ class Controller:
         """When (drafter, route, language) was last decided, on the monotonic clock."""
         self._lock = threading.Lock()
 
-        self._learning = Learning(info, cap)
+        self._learning = Learning(info, cap, options.max_neighbour_slowdown)
         self._safeguard = Safeguard(options.max_slowdown, self._learning)
         self._guides = Guides(options.drafter, options.learning_blocks, self._learning, options.seed)
         self._changes: list[FoundChange] = []

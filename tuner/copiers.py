@@ -10,7 +10,7 @@ from tuner.choice import Worth
 from tuner.known_contexts import Key
 from tuner.survivals import Published, Reading
 
-_NEXT_TO_NOTHING = 0.01
+_NEXT_TO_NOTHING = 0.03
 """A drafter copies if a block takes no more than this share of a plain cycle of one sequence."""
 _CONTEXT = 256
 

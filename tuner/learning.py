@@ -14,6 +14,7 @@ from tuner.copiers import Copiers, copying
 from tuner.cost import CostModel
 from tuner.known_contexts import MOST_CONTEXTS, Key
 from tuner.survivals import Published, same_cost, same_drafting
+from tuner.together import Penalties, Together, less
 
 ANYWHERE: Key = ("*", "*")
 """Stands for contexts of which nothing is known: the curve over everything."""
@@ -22,6 +23,11 @@ ENGINE_VERSIONS = ("target", "tokenizer", "engine")
 _KV_CYCLES = 300.0
 """Cycles over which the mean context of a sequence is averaged."""
 _KV_AT_START = 256
+_TRAFFIC_EVERY = 8
+"""Cycles of which one is looked at for whose sequences run."""
+_TRAFFIC_KEPT = 0.95
+"""What is left of it at each `learn`; below `_TRAFFIC_LEAST` a context is none of the traffic."""
+_TRAFFIC_LEAST = 0.5
 _COST_MATTERS = 0.01
 """Share by which predicted times must differ to be taken over,"""
 _MENU_MATTERS = 0.03
@@ -51,7 +57,7 @@ class FoundChange:
 class Learning:
     """Not thread-safe; what it hands out is never edited."""
 
-    def __init__(self, info: EngineInfo, cap: int) -> None:
+    def __init__(self, info: EngineInfo, cap: int, max_neighbour_slowdown: float) -> None:
         self.info = info
         self.acceptance = self._nothing_known()
         self.cost_model = CostModel(info)
@@ -65,6 +71,13 @@ class Learning:
         self.draft_costs: dict[str, DraftCost] = {}
         """By drafter; those without an entry are free. Kept, as `cost` is, until they changed by enough to matter."""
         self.menus: dict[Key, Menu] = {}
+        """What each drafter is worth beside those that are in use."""
+        self._alike: dict[Key, Menu] = {}
+        """What each would be worth if all that runs were alike."""
+        self._together = Together(max_neighbour_slowdown)
+        self._penalties: Penalties = {}
+        self._traffic: dict[Key, float] = {}
+        """Sequences of late by context."""
         self.curves: dict[str, dict[Key, Curve]] = {}
         """By drafter; `ANYWHERE` is among the keys."""
         self.copiers: dict[Key, Copier] = {}
@@ -92,6 +105,10 @@ class Learning:
         """Learn from a cycle; what it changes shows after the next `learn`."""
         self.load = stats.load
         self._idle = False
+        if stats.cycle % _TRAFFIC_EVERY == 0:
+            for one in stats.sequences:
+                key = one.context.route, one.context.language
+                self._traffic[key] = self._traffic.get(key, 0.0) + 1.0
         self.kv_each += (stats.kv_tokens / stats.load - self.kv_each) / _KV_CYCLES
         self.cost_model.fold(stats)
         if not stats.window.trial:  # what is tried says nothing of what serves
@@ -128,7 +145,16 @@ class Learning:
             elif copier != self.copiers.get(key):
                 self.copiers[key] = copier
         copied = {key: self.curves[self.copiers[key].drafter][key] for key in due if key in self.copiers}
-        self.menus |= menus(due, self.curves, worth, copied, copying(self.curves, worth.cost, worth.draft_costs))
+        before = copying(self.curves, worth.cost, worth.draft_costs)
+        self._alike |= menus(due, self.curves, worth, copied, before)
+        stepping = [name for name in self.drafters if name not in before]
+        penalties = self._together.penalties(self._alike, self._traffic, worth, stepping)
+        if penalties is not self._penalties:
+            self._penalties, due = penalties, list(self._alike)
+        self.menus |= {key: less(self._alike[key], penalties) for key in due}
+        self._traffic = {
+            key: _TRAFFIC_KEPT * weight for key, weight in self._traffic.items() if weight > _TRAFFIC_LEAST
+        }
 
     def _reprice(self) -> None:
         """Take over costs that differ by enough to matter."""

@@ -24,7 +24,7 @@ def learning_at(load: int) -> Learning:
     """Nothing is known but costs; one plain cycle was served at `load`."""
     names = tuple(COSTS.drafters)
     info = engine_info(World(names, 32, COSTS, dict.fromkeys(names, 3), seed=0))
-    found = Learning(info, 12)
+    found = Learning(info, 12, 1.1)
     found.fold(cycle(load=load, tokens=load, kv_tokens=256 * load, seconds=0.008, sequences=[]))
     found.learn(())
     return found

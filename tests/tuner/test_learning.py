@@ -20,7 +20,7 @@ def versioned(**versions: str) -> EngineInfo:
 
 def taught(info: EngineInfo) -> Learning:
     """Some blocks of every drafter."""
-    learning = Learning(info, 12)
+    learning = Learning(info, 12, 1.1)
     for drafter in learning.drafters:
         for _ in range(40):
             learning.acceptance.add_block(drafter, *EDIT, 1, 4, 3)
@@ -51,7 +51,7 @@ def test_a_drafter_that_comes_back_as_it_was_is_known_still_and_a_new_one_is_no_
 def test_counts_merge_after_a_restart_with_those_of_the_version_that_runs() -> None:
     """A replica that was restarted with a new version and one that had it from the beginning count the same drafter."""
     old, new = versioned(suffix="1", draft="1"), versioned(suffix="1", draft="2")
-    restarted = Learning(new, 12)
+    restarted = Learning(new, 12, 1.1)
     assert restarted.restore(taught(old).state()) == ("suffix",)
     assert restarted.acceptance.contexts("draft") == ()
     restarted.acceptance.merge(taught(new).acceptance)
