@@ -26,6 +26,8 @@ class Shadow:
     requested: int
     confidence: int
     matched: int = 0
+    emitted: int = 0
+    """Tokens that came since."""
 
 
 class RunningSequence:

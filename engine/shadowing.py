@@ -87,6 +87,7 @@ def advance_shadows(sequence: RunningSequence, emitted: Sequence[int], ended: bo
     """Compare the sequence's shadows with `emitted`; those that are decided, or can be no more, are told and gone."""
     told = []
     for drafter, shadow in list(sequence.shadows.items()):
+        shadow.emitted += len(emitted)
         decided = _decided(shadow, emitted)
         if not (decided or ended):
             continue
@@ -101,6 +102,7 @@ def advance_shadows(sequence: RunningSequence, emitted: Sequence[int], ended: bo
                 matched=shadow.matched,
                 confidence=shadow.confidence,
                 censored=not decided,
+                emitted=shadow.emitted,
             )
         )
     return told

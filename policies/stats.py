@@ -60,6 +60,8 @@ class ShadowStats:
     matched: int
     confidence: int
     censored: bool
+    emitted: int
+    """Tokens that the request has emitted from where the shadow started to the end of the cycle that tells of it."""
 
 
 @dataclass(frozen=True, slots=True)

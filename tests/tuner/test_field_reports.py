@@ -102,7 +102,7 @@ def test_report_2_vllm_15025_the_policy_of_such_a_draft_model_is_plain_at_every_
             while kept < 8 and chance.random() < 0.4:
                 kept += 1
             stats = sequence(context, key=key, requested=0, proposed=0, verified=0, drafter=decision.drafter)
-            shadow = ShadowStats(key, context, "draft", 8, 8, kept, 1, censored=False)
+            shadow = ShadowStats(key, context, "draft", 8, 8, kept, 1, censored=False, emitted=1)
             seconds = cost.seconds(1, 1, 150)
             controller.fold_cycle(
                 cycle(load=1, tokens=1, kv_tokens=150, seconds=seconds, sequences=(stats,), shadows=(shadow,))

@@ -6,31 +6,39 @@ notes, 0.6: by 4 to 12 % in a two-state chain). For a drafter whose proposals de
 not depend on the drafting, so acceptance is a 0/1 sequence over its positions, of which blocks show most: a kept draft
 is a 1, a rejected one a 0. The sequence can be cut into blocks of any length (5.3).
 
-The bonus position of a full block is not seen, nor the one behind a proposal that was kept whole but fell short. It is
-drawn from the two-state chain that the rest of the request shows, given its neighbours; a block that starts there may
-also be silent, as often as blocks are that follow a full one. The draw is a function of the request's key and the
-position, so that it is the same in any order of telemetry. A proposal that fell short stops blocks that start where it
-did or earlier; one that starts later is taken to go on.
+Not seen are the bonus of a full block, and what other drafters emitted in a cycle behind what was seen at its beginning:
+beside a drafter that emits much, another one that is silent shows only the first position of each cycle, so what is
+seen of it is not what there is. Such positions are drawn from the two-state chain that the request shows, given what is
+seen on either side; a block that starts there may also be silent, as often as blocks are that follow a full one. The
+draw is a function of the request's key and the position, so that it is the same in any order of telemetry. Where a
+cycle began and nobody asked the drafter, as when a copied proposal took its place, nothing says that the text is like
+the rest: a sequence ends there. A proposal that fell short stops blocks that start where it did or earlier; one that
+starts later is taken to go on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from policies.types import MAX_BLOCK_LENGTH
 
 UNSEEN = -1
 _PRIOR = 2.0
 """Transitions that the request's mean is worth against its own chain."""
+_ROUNDS = 4
+"""Of expectation-maximisation."""
 
 
 class Strip:
     """The 0/1 sequence of one drafter over the positions of one request. Blocks are marked in their order."""
 
-    __slots__ = ("_after_full", "_followers", "_silent_followers", "shorts", "values")
+    __slots__ = ("_after_full", "_begins", "_behind_full", "_followers", "_silent_followers", "shorts", "values")
 
-    def __init__(self, positions: int) -> None:
+    def __init__(self, positions: int, begins: Collection[int]) -> None:
+        """`begins` are the positions at which cycles began."""
         self.values = [UNSEEN] * positions
         self.shorts: dict[int, int] = {}
         """Where a proposal started that was kept whole but fell short, and how many drafts it had."""
+        self._begins = begins
+        self._behind_full: set[int] = set()
         self._after_full = -1
         self._followers = 0
         self._silent_followers = 0
@@ -49,10 +57,15 @@ class Strip:
             values[end] = 0
         else:
             self._after_full = end + 1
+            self._behind_full.add(end)
             if kept == proposed < requested:
                 self.shorts[position] = kept
         for place in range(position, end):
             values[place] = 1
+
+    def ends_at(self, place: int) -> bool:
+        """Whether a cycle began at `place` in which the drafter was not asked."""
+        return self.values[place] == UNSEEN and place in self._begins and place not in self._behind_full
 
     @property
     def proposing(self) -> float:
@@ -63,94 +76,127 @@ class Strip:
 def reblock(strip: Strip, seed: int, tokens: list[int], blocks: list[int], *, ended: bool) -> None:
     """Add the tokens and blocks of each block length 1..16 to `tokens` and `blocks`, both indexed by the length.
 
-    A gap of two or more unseen positions ends a sequence. Of one that goes on unseen only blocks are counted whose
-    whole length lies in it: which ones do is known before they are tried. Where the text has `ended`, its last block
-    is counted too, and is cut by the end, as it is when it is served.
+    A block counts if it starts before the end of what is seen of a sequence, whatever it keeps: were only those counted
+    that lie in it whole, rejections at its end would be left out. What it keeps beyond is drawn. Where the text has
+    `ended`, its last block is cut by the end, as it is when it is served.
     """
     values = strip.values
     stays, comes = _chain(values)
-    first = 0
     size = len(values)
+    first = 0
     while first < size:
-        while first < size and values[first] == UNSEEN:
+        if values[first] == UNSEEN:
             first += 1
-        end = first
-        while end < size and (values[end] != UNSEEN or (end + 1 < size and values[end + 1] != UNSEEN)):
+            continue
+        end = seen = first + 1
+        while end < size and not strip.ends_at(end):
             end += 1
-        if end - first > 1:
-            lengths = _lengths(strip, first, end, stays, comes, seed)
-            if ended and end >= size - 1:
-                _cut_to_the_end([*lengths, *[0] * (size - end)], tokens, blocks)
-            else:
-                _cut(lengths, tokens, blocks)
-        first = end + 1
+            if values[end - 1] != UNSEEN:
+                seen = end
+        if ended and seen >= size - 1:
+            seen = size
+        beyond = seen + MAX_BLOCK_LENGTH
+        if ended and beyond >= size:
+            # The last token of a text is never a draft: a block asks for no more than is left but one.
+            lengths = _lengths(strip, first, size, stays, comes, seed)
+            lengths = [min(kept, size - 1 - place) for place, kept in enumerate(lengths, start=first)]
+        else:
+            lengths = _lengths(strip, first, beyond, stays, comes, seed)
+        _cut(lengths, seen - first, tokens, blocks)
+        first = end
 
 
 def _chain(values: Sequence[int]) -> tuple[float, float]:
-    """The probability of a 1 after a 1, and after a 0."""
-    ones = zeros = after_one = after_zero = 0
-    before = UNSEEN
+    """The probability of a 1 after a 1, and after a 0: from positions next to each other, and from those with one
+    unseen position between them by expectation-maximisation."""
+    steps = [[0, 0], [0, 0]]
+    leaps = [[0, 0], [0, 0]]
+    known = kept = 0
+    before = earlier = UNSEEN
     for value in values:
         if value >= 0:
-            if before == 1:
-                ones += 1
-                after_one += value
-            elif before == 0:
-                zeros += 1
-                after_zero += value
-        before = value
-    mean = (after_one + after_zero + 0.5) / (ones + zeros + 1.0)
-    return (after_one + _PRIOR * mean) / (ones + _PRIOR), (after_zero + _PRIOR * mean) / (zeros + _PRIOR)
+            known += 1
+            kept += value
+            if before >= 0:
+                steps[before][value] += 1
+            elif earlier >= 0:
+                leaps[earlier][value] += 1
+        before, earlier = value, before
+    share = (kept + 0.5) / (known + 1.0)
+    ones, zeros = steps[1][0] + steps[1][1], steps[0][0] + steps[0][1]
+    mean = (steps[0][1] + steps[1][1] + share) / (ones + zeros + 1.0)
+    stays = (steps[1][1] + _PRIOR * mean) / (ones + _PRIOR)
+    comes = (steps[0][1] + _PRIOR * mean) / (zeros + _PRIOR)
+    if not any(map(any, leaps)):
+        return stays, comes
+    for _ in range(_ROUNDS):
+        after = [[float(count) for count in row] for row in steps]
+        for start in (0, 1):
+            to_one = stays if start else comes
+            for stop in (0, 1):
+                count = leaps[start][stop]
+                if count:
+                    through_one = to_one * (stays if stop else 1.0 - stays)
+                    through_zero = (1.0 - to_one) * (comes if stop else 1.0 - comes)
+                    one = count * through_one / (through_one + through_zero)
+                    after[start][1] += one
+                    after[start][0] += count - one
+                    after[1][stop] += one
+                    after[0][stop] += count - one
+        ones, zeros = after[1][0] + after[1][1], after[0][0] + after[0][1]
+        mean = (after[0][1] + after[1][1] + share) / (ones + zeros + 1.0)
+        stays = (after[1][1] + _PRIOR * mean) / (ones + _PRIOR)
+        comes = (after[0][1] + _PRIOR * mean) / (zeros + _PRIOR)
+    return stays, comes
 
 
 def _lengths(strip: Strip, first: int, end: int, stays: float, comes: float, seed: int) -> list[int]:
-    """For each position, the drafts that a block of unlimited length which starts there keeps within the sequence."""
+    """For each position, the drafts that a block of unlimited length which starts there keeps before `end`; what is
+    not seen is drawn from its end on."""
     values, shorts, proposing = strip.values, strip.shorts, strip.proposing
+    memory = stays - comes
+    level = comes / (1.0 - memory)
+    size = len(values)
     lengths = [0] * (end - first)
     run = 0
-    for place in range(end - 1, first - 1, -1):
-        value = values[place]
+    place = end - 1
+    following = UNSEEN
+    while place >= first:
+        value = values[place] if place < size else UNSEEN
         if value == UNSEEN:
-            chance = stays if values[place - 1] else comes
-            if place + 1 < end:
-                following = values[place + 1]
-                here = chance * (stays if following else 1.0 - stays)
-                chance = here / (here + (1.0 - chance) * (comes if following else 1.0 - comes))
-            draw = _uniform(seed, place)
-            run = run + 1 if draw < chance else 0
-            lengths[place - first] = run if draw < chance * proposing else 0
+            known = place if place < size else size
+            while known >= size or values[known] == UNSEEN:
+                known -= 1
+            # Steps of a two-state chain from what is seen before it.
+            left = values[known] - level
+            for unseen in range(place, known, -1):
+                chance = level + left * memory ** (unseen - known)
+                if following != UNSEEN:
+                    here = chance * (stays if following else 1.0 - stays)
+                    chance = here / (here + (1.0 - chance) * (comes if following else 1.0 - comes))
+                draw = _uniform(seed, unseen)
+                following = 1 if draw < chance else 0
+                run = run + 1 if following else 0
+                lengths[unseen - first] = run if draw < chance * proposing else 0
+            place = known
             continue
+        following = value
         run = run + 1 if value else 0
         if place in shorts and run > shorts[place]:
             run = shorts[place]
         lengths[place - first] = run
+        place -= 1
     return lengths
 
 
-def _cut(lengths: Sequence[int], tokens: list[int], blocks: list[int]) -> None:
-    size = len(lengths)
-    for length in range(1, min(MAX_BLOCK_LENGTH, size - 1) + 1):
+def _cut(lengths: Sequence[int], seen: int, tokens: list[int], blocks: list[int]) -> None:
+    for length in range(1, MAX_BLOCK_LENGTH + 1):
         place = count = 0
-        last = size - length
-        while place < last:
+        while place < seen:
             kept = lengths[place]
             place += (kept if kept < length else length) + 1
             count += 1
         tokens[length] += place
-        blocks[length] += count
-
-
-def _cut_to_the_end(lengths: list[int], tokens: list[int], blocks: list[int]) -> None:
-    size = len(lengths)
-    # The last token of a text is never a draft: a block asks for no more than is left but one.
-    lengths = [min(kept, size - 1 - place) for place, kept in enumerate(lengths)]
-    for length in range(1, MAX_BLOCK_LENGTH + 1):
-        place = count = 0
-        while place < size:
-            kept = lengths[place]
-            place += (kept if kept < length else length) + 1
-            count += 1
-        tokens[length] += size
         blocks[length] += count
 
 

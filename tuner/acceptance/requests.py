@@ -4,6 +4,7 @@ Everything here is in memory only and bounded: a request that grows long is re-b
 requests the one that began first is taken as finished.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable
 from zlib import crc32
 
@@ -116,13 +117,14 @@ class LiveRequests:
         for _, one in cycles:
             end += one.emitted
             ends.append(end)
+        begins = {0, *ends}
         for drafter, part in live.parts.items():
             shadows, part.shadows = part.shadows, []
             if drafter in self._feature_heads:
                 continue
-            strip = Strip(end)
+            strip = Strip(end, begins)
             _mark_blocks(strip, drafter, cycles)
-            _mark_shadows(strip, drafter, cycles, ends, sorted(shadows, key=lambda pair: pair[0]))
+            _mark_shadows(strip, cycles, ends, sorted(shadows, key=lambda pair: pair[0]))
             reblock(strip, request_key ^ crc32(drafter.encode()) << 32, part.tokens, part.blocks, ended=ended)
 
 
@@ -137,27 +139,15 @@ def _mark_blocks(strip: Strip, drafter: str, cycles: list[tuple[int, SequenceSta
 
 
 def _mark_shadows(
-    strip: Strip,
-    drafter: str,
-    cycles: list[tuple[int, SequenceStats]],
-    ends: list[int],
-    shadows: list[tuple[int, ShadowStats]],
+    strip: Strip, cycles: list[tuple[int, SequenceStats]], ends: list[int], shadows: list[tuple[int, ShadowStats]]
 ) -> None:
-    """A shadow starts in the first cycle after the one before was decided in which its drafter had no block."""
-    index = 0
-    for decided, shadow in shadows:
-        while index < len(cycles) and cycles[index][0] <= decided and _has_block(cycles[index][1], drafter):
-            index += 1
-        start = ends[index - 1] if index else 0
-        while index < len(cycles) and cycles[index][0] < decided:
-            index += 1
-        if index == len(cycles):
-            return
-        index += 1
-        if start + shadow.matched <= ends[index - 1]:
+    """A shadow started as much before the end of the cycle in which it was told as was emitted since."""
+    numbers = [number for number, _ in cycles]
+    for told, shadow in shadows:
+        index = bisect_left(numbers, told)
+        if index == len(numbers) or numbers[index] != told:
+            continue
+        start = ends[index] - shadow.emitted
+        if start >= 0:
             seen = shadow.matched if shadow.censored else shadow.proposed
             strip.mark(start, shadow.matched, shadow.requested, shadow.proposed, seen)
-
-
-def _has_block(one: SequenceStats, drafter: str) -> bool:
-    return one.drafter == drafter and one.requested > 0 and (one.verified > 0 or one.proposed == 0)

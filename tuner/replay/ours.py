@@ -412,4 +412,5 @@ def _shadow_stats(shadow: Shadowed) -> ShadowStats:
         matched=shadow.matched,
         confidence=shadow.confidence,
         censored=shadow.censored,
+        emitted=shadow.emitted,
     )

@@ -81,6 +81,8 @@ class Shadowed(NamedTuple):
     confidence: int
     censored: bool
     """Always false in a replay: a block never asks for more than what is left of its request less one."""
+    emitted: int
+    """Tokens that came since it started."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ class _Machine(NamedTuple):
 class _Pending(NamedTuple):
     """A shadow that waits for the text to reach `end`."""
 
+    start: int
     end: int
     requested: int
     proposed: int
@@ -298,7 +299,8 @@ def _cast(one: Running, name: str, length: int, pending: dict[int, dict[str, _Pe
     matched = min(draft.kept[one.position], proposed)
     # It is decided by the first token that differs, or by the bonus token behind the last draft.
     end = one.position + matched + 1
-    pending.setdefault(one.index, {})[name] = _Pending(end, length, proposed, matched, draft.confidence[one.position])
+    confidence = draft.confidence[one.position]
+    pending.setdefault(one.index, {})[name] = _Pending(one.position, end, length, proposed, matched, confidence)
     return proposed
 
 
@@ -319,7 +321,10 @@ def _decided(running: list[Running], pending: dict[int, dict[str, _Pending]]) ->
         for name, shadow in list(waiting.items()):
             if shadow.end <= one.position:
                 del waiting[name]
+                came = one.position - shadow.start
                 told.append(
-                    Shadowed(one, name, shadow.requested, shadow.proposed, shadow.matched, shadow.confidence, False)
+                    Shadowed(
+                        one, name, shadow.requested, shadow.proposed, shadow.matched, shadow.confidence, False, came
+                    )
                 )
     return told

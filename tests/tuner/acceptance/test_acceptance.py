@@ -118,9 +118,9 @@ def test_plain_sequences_and_unasked_drafters_count_for_nothing() -> None:
 def test_a_shadow_counts_like_the_block_that_it_would_have_been() -> None:
     shadowed, verified = Acceptance(), Acceptance()
     shadows = (
-        ShadowStats(1, CHAT, "ngram", 8, 8, 5, 2, censored=False),
-        ShadowStats(1, CHAT, "ngram", 8, 3, 3, 2, censored=False),
-        ShadowStats(1, CHAT, "ngram", 8, 8, 4, 2, censored=True),
+        ShadowStats(1, CHAT, "ngram", 8, 8, 5, 2, censored=False, emitted=6),
+        ShadowStats(1, CHAT, "ngram", 8, 3, 3, 2, censored=False, emitted=4),
+        ShadowStats(1, CHAT, "ngram", 8, 8, 4, 2, censored=True, emitted=4),
     )
     fold(shadowed, shadows=shadows)
     fold(verified, sequence(CHAT, accepted=5, confidence=2))
@@ -141,7 +141,7 @@ def test_verifying_only_confident_proposals_does_not_move_what_people_read() -> 
             continue
         run = run_length((hazards[bucket],) * 8, 8, chance)
         if bucket == 1:
-            shadow = ShadowStats(1, CHAT, "ngram", 8, 8, run, 1, censored=False)
+            shadow = ShadowStats(1, CHAT, "ngram", 8, 8, run, 1, censored=False, emitted=1)
             fold(acceptance, sequence(CHAT, verified=0, confidence=1), shadows=(shadow,))
         else:
             fold(acceptance, sequence(CHAT, accepted=run, confidence=2))

@@ -86,7 +86,7 @@ def test_shadows_tell_it_as_well_as_blocks_do() -> None:
             while matched < requested and text.right[position + matched]:
                 matched += 1
             for token in range(matched + 1):
-                shadow = ShadowStats(text.key, CHAT, "ngram", requested, requested, matched, 1, censored=False)
+                shadow = ShadowStats(text.key, CHAT, "ngram", requested, requested, matched, 1, False, matched + 1)
                 told = (shadow,) if token == matched else ()
                 served.append(cycle(len(served), [plain(text.key)], told))
             position += matched + 1
