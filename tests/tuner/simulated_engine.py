@@ -6,7 +6,7 @@ the seconds that a cycle takes, and hands `CycleStats` and `RequestStats` to a c
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from policies.allocate import Candidate, allocate
 from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy, PassCost, Window
@@ -47,6 +47,33 @@ class _Running:
     cycles: int = 0
     looped: bool = False
     ledger: Ledger = field(default_factory=Ledger)
+    bucket: int | None = None
+    """Of the stretch of text at hand; None where nobody has looked ahead."""
+    run: int = 0
+    """Drafts that are right from here on, as far as anybody looked,"""
+    stopped: bool = False
+    """and whether the one behind them is known to be wrong."""
+    shadow: ShadowStats | None = None
+    """Not decided yet."""
+
+    def go_on(self, emitted: int) -> None:
+        """The text has grown: what was looked at ahead is nearer, or behind."""
+        if emitted > self.run:
+            self.bucket, self.run, self.stopped = None, 0, False
+        else:
+            self.run -= emitted
+
+    def told(self, emitted: int) -> list[ShadowStats]:
+        """The shadow, once the text has decided it or has ended."""
+        if self.shadow is None:
+            return []
+        came = self.shadow.emitted + emitted
+        self.shadow = replace(self.shadow, emitted=came)
+        decided = came > self.shadow.matched
+        if not decided and self.remaining > 0:
+            return []
+        shadow, self.shadow = self.shadow, None
+        return [shadow if decided else replace(shadow, matched=came, censored=True)]
 
 
 def calibration(cost: PassCost = TRUE_COST) -> tuple[CycleStats, ...]:
@@ -249,9 +276,11 @@ class SimulatedEngine:
                     drafter=one.decision.drafter,
                 )
             )
-            if proposed and not verified:
-                shadows.append(ShadowStats(one.key, one.context, "ngram", requested, proposed, run, bucket, False))
+            if proposed and not verified and one.shadow is None:
+                one.shadow = ShadowStats(one.key, one.context, "ngram", requested, proposed, run, bucket, False, 0)
             one.remaining -= emitted
+            one.go_on(emitted)
+            shadows += one.told(emitted)
             one.kv_tokens += emitted
             one.output_tokens += emitted
             one.cycles += 1
@@ -295,14 +324,20 @@ class SimulatedEngine:
         if barred or decision.drafter == "none":
             return 0, 0, 0, 0
         requested = max(0, min(decision.cap, one.remaining - 1))
+        if requested == 0:
+            return 0, 0, 0, 0
         truth = self.truth[one.context.route, one.context.language]
-        bucket = self.random.choices(range(len(truth.shares)), truth.shares)[0]
-        if requested == 0 or bucket == 0:
+        if one.bucket is None:
+            one.bucket = self.random.choices(range(len(truth.shares)), truth.shares)[0]
+            one.stopped = one.bucket == 0
+        if one.bucket == 0:
             return requested, 0, 0, 0
-        run = 0
-        while run < requested and self.random.random() < truth.hazards[bucket]:
-            run += 1
-        return requested, requested, bucket, run
+        while not one.stopped and one.run < requested:
+            if self.random.random() < truth.hazards[one.bucket]:
+                one.run += 1
+            else:
+                one.stopped = True
+        return requested, requested, one.bucket, min(one.run, requested)
 
     def policy_of(self, route: str, language: str) -> Policy:
         return self.controller.snapshot.policies[route, language]

@@ -6,7 +6,7 @@ notes, 0.6: by 4 to 12 % in a two-state chain). For a drafter whose proposals de
 not depend on the drafting, so acceptance is a 0/1 sequence over its positions, of which blocks show most: a kept draft
 is a 1, a rejected one a 0. The sequence can be cut into blocks of any length (5.3).
 
-Not seen are the bonus of a full block, and what other drafters emitted in a cycle behind what was seen at its beginning:
+Not seen are the bonus of a full block, and what other drafters emitted in a cycle behind what was seen at its start:
 beside a drafter that emits much, another one that is silent shows only the first position of each cycle, so what is
 seen of it is not what there is. Such positions are drawn from the two-state chain that the request shows, given what is
 seen on either side; a block that starts there may also be silent, as often as blocks are that follow a full one. The
@@ -123,14 +123,11 @@ def _chain(values: Sequence[int]) -> tuple[float, float]:
                 leaps[earlier][value] += 1
         before, earlier = value, before
     share = (kept + 0.5) / (known + 1.0)
-    ones, zeros = steps[1][0] + steps[1][1], steps[0][0] + steps[0][1]
-    mean = (steps[0][1] + steps[1][1] + share) / (ones + zeros + 1.0)
-    stays = (steps[1][1] + _PRIOR * mean) / (ones + _PRIOR)
-    comes = (steps[0][1] + _PRIOR * mean) / (zeros + _PRIOR)
+    stays, comes = _steady(steps, share)
     if not any(map(any, leaps)):
         return stays, comes
     for _ in range(_ROUNDS):
-        after = [[float(count) for count in row] for row in steps]
+        after: list[list[float]] = [[*row] for row in steps]
         for start in (0, 1):
             to_one = stays if start else comes
             for stop in (0, 1):
@@ -143,11 +140,15 @@ def _chain(values: Sequence[int]) -> tuple[float, float]:
                     after[start][0] += count - one
                     after[1][stop] += one
                     after[0][stop] += count - one
-        ones, zeros = after[1][0] + after[1][1], after[0][0] + after[0][1]
-        mean = (after[0][1] + after[1][1] + share) / (ones + zeros + 1.0)
-        stays = (after[1][1] + _PRIOR * mean) / (ones + _PRIOR)
-        comes = (after[0][1] + _PRIOR * mean) / (zeros + _PRIOR)
+        stays, comes = _steady(after, share)
     return stays, comes
+
+
+def _steady(after: Sequence[Sequence[float]], share: float) -> tuple[float, float]:
+    """The same from `after[a][b]`, transitions from a to b; `share` are the ones among the positions."""
+    ones, zeros = sum(after[1]), sum(after[0])
+    mean = (after[0][1] + after[1][1] + share) / (ones + zeros + 1.0)
+    return (after[1][1] + _PRIOR * mean) / (ones + _PRIOR), (after[0][1] + _PRIOR * mean) / (zeros + _PRIOR)
 
 
 def _lengths(strip: Strip, first: int, end: int, stays: float, comes: float, seed: int) -> list[int]:
