@@ -87,15 +87,18 @@ def plan_cycle(
                 tpot_limit=policy.tpot_limits.get(decision.context.route),
             )
         )
-    # How much is drafted is not known yet. One who runs alone waits for nobody.
+    untaken = drafting_seconds(left_copies(sequences, copies), policy.draft_costs)
     alone = len(prospects) == 1
-    own = [
-        (one.drafter, one.cap if alone else 1, one.cap if alone else 0) if one.cap > 0 and not one.forced else NOTHING
-        for one in prospects
-    ]
-    spare = cycle_spare(sequences, own, policy, kv_tokens, trust)
-    spare -= drafting_seconds(left_copies(sequences, copies), policy.draft_costs)
-    planned = plan(prospects, policy.cost, policy.draft_costs, kv_tokens, policy.margin, spare, near)
+
+    def spare_of(asked: Sequence[int]) -> float:
+        # One who runs alone waits for nobody; with others, what becomes of its drafts is not known yet.
+        own = [
+            (one.drafter, drafts, drafts if alone else 0) if drafts and not one.forced else NOTHING
+            for one, drafts in zip(prospects, asked, strict=True)
+        ]
+        return cycle_spare(sequences, own, policy, kv_tokens, trust) - untaken
+
+    planned = plan(prospects, policy.cost, policy.draft_costs, kv_tokens, policy.margin, spare_of, near)
     # What is copied is at hand: how much of it is verified, the allocation says.
     requested = tuple(
         length if copies.taken(sequence) is None else one.cap

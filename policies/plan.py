@@ -10,7 +10,7 @@ drafter its own best depth, whatever the others do. So the search is for two pri
 target's cost where the rows that it brings come to lie. From cycle to cycle they hardly change.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -42,25 +42,31 @@ class Plan:
     """What is expected to be left of those that everybody may still wait."""
 
 
+def _without_end(asked: Sequence[int]) -> float:
+    """Where nobody minds waiting."""
+    return inf
+
+
 def plan(
     prospects: Sequence[Prospect],
     cost: PassCost | None,
     draft_costs: Mapping[str, DraftCost],
     kv_tokens: int,
     margin: float,
-    spare_seconds: float = inf,
+    spare_of: Callable[[Sequence[int]], float] = _without_end,
     near: Prices = NO_PRICES,
 ) -> Plan:
     """The block lengths with about the most expected tokens per expected second over all sequences together.
 
     Forced caps are asked for at any price. Of the rest, what is expected to gain less than `margin` (a share) over the
     cycle with forced blocks alone is not asked for; nor is what makes the cycle longer than that one by more than
-    `spare_seconds` (`policies.ledger`), or longer than objectives allow (`policies.allocate`). A drafter that costs
+    `spare_of` allows (`policies.ledger`), or longer than objectives allow (`policies.allocate`). A drafter that costs
     next to nothing is asked up to the caps all the same: its confidence, which the allocation weighs, says more than
     its average. Without a `cost` only forced caps are asked.
 
     Args:
-        spare_seconds: how much longer everybody who runs may wait than in the cycle with forced blocks alone.
+        spare_of: how much longer everybody who runs may wait than in the cycle with forced blocks alone, by the drafts
+            that are asked for each sequence: nobody waits for others while its own are drafted.
         near: of the plan before, if there was one: the search begins there and takes less time.
     """
     requested = [one.cap if one.forced else 0 for one in prospects]
@@ -98,12 +104,12 @@ def plan(
     plain = Choice([], plain_tokens, 0.0, plain_seconds)
     plain_rate = plain_tokens / plain_seconds
     if not weighed:
-        return Plan(tuple(requested), plain_rate, near, spare_seconds)
+        return Plan(tuple(requested), plain_rate, near, spare_of([0] * load))
 
     most = sum([group.count * group.rows[group.cap] for group in groups.values()])
     search = Search(weighed, Envelope(cost, rows, most), plain)
     choice, prices = search.best(near)
-    bounds = WaitBounds(prospects, search.groups, plain, plain_seconds + spare_seconds)
+    bounds = WaitBounds(prospects, search.groups, plain, spare_of)
     if choice.lengths and not bounds.allow(choice):
         choice = search.within(bounds, choice)
     rate = choice.tokens / choice.seconds
@@ -117,4 +123,4 @@ def plan(
             for group in drafter.groups:
                 for index in group.members:
                     requested[index] = group.asked
-    return Plan(tuple(requested), rate, prices, spare_seconds - (choice.seconds - plain_seconds))
+    return Plan(tuple(requested), rate, prices, bounds.most(choice.lengths) - choice.seconds)

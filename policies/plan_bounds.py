@@ -1,7 +1,7 @@
 """How long a planned cycle may be."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 
 from policies.plan_groups import Group
@@ -14,40 +14,53 @@ _ROUNDED = 1.0 + 1e-9
 class WaitBounds:
     """What all sequences allow: see `policies.allocate.allocate`."""
 
-    __slots__ = ("_groups", "_limits", "_most_seconds", "_others", "_plain_seconds", "_prospects", "_surely")
+    __slots__ = ("_groups", "_limits", "_others", "_plain_seconds", "_prospects", "_spare_of", "_surely")
 
     def __init__(
-        self, prospects: Sequence[Prospect], groups: Sequence[Group], plain: Choice, most_seconds: float
+        self,
+        prospects: Sequence[Prospect],
+        groups: Sequence[Group],
+        plain: Choice,
+        spare_of: Callable[[Sequence[int]], float],
     ) -> None:
-        """`most_seconds` are those that a cycle may take whatever is chosen; objectives may allow less."""
+        """`spare_of` says how much longer than `plain` a cycle may be whatever comes of it, by the length that each
+        sequence is asked for; objectives may allow less."""
         self._prospects = prospects
         self._groups = groups
         self._plain_seconds = plain.seconds
-        self._most_seconds = most_seconds
+        self._spare_of = spare_of
         self._limits: list[float] = []
         """The least objective of each group."""
-        self._others = most_seconds
-        """Seconds that are allowed by all but the objectives of sequences which are weighed."""
-        self._surely = min([one.tpot_limit for one in prospects if one.tpot_limit is not None], default=most_seconds)
-        """Seconds that are allowed whatever is emitted, if `most_seconds` are not fewer."""
+        self._others = inf
+        """Seconds that are allowed by the objectives of sequences which are not weighed."""
+        self._surely = min([one.tpot_limit for one in prospects if one.tpot_limit is not None], default=inf)
+        """Seconds that are allowed by all objectives whatever is emitted."""
 
-    def most(self) -> float:
-        """Seconds that are allowed at most, whatever is chosen."""
-        if self._surely >= self._most_seconds:
-            return self._most_seconds
-        return self._allowed([group.cap for group in self._groups])
+    def most(self, lengths: Sequence[int]) -> float:
+        """Seconds that are allowed with these lengths, whatever is emitted, but for objectives."""
+        asked = [0] * len(self._prospects)
+        for group, length in zip(self._groups, lengths, strict=False):
+            for index in group.members:
+                asked[index] = length
+        return self._plain_seconds + self._spare_of(asked)
 
     def allow(self, choice: Choice) -> bool:
         """Whether no sequence waits too long for what it is expected to emit."""
         seconds = choice.seconds
-        return seconds <= self._most_seconds and (seconds <= self._surely or seconds <= self._allowed(choice.lengths))
+        return seconds <= self.most(choice.lengths) and (
+            seconds <= self._surely or seconds <= self._allowed(choice.lengths)
+        )
 
-    def least(self, seconds: float) -> list[int] | None:
-        """The length that each group must have at least in a cycle of `seconds`; None if none is enough."""
-        if seconds > self._others * _ROUNDED:
+    def least(self, choice: Choice) -> list[int] | None:
+        """The length that each group must have at least in a cycle as long as `choice`; None if none is enough."""
+        seconds = choice.seconds
+        if seconds > self.most(choice.lengths) * _ROUNDED:
             return None
         if seconds <= self._surely:
             return [0] * len(self._groups)
+        self._allowed(choice.lengths)
+        if seconds > self._others * _ROUNDED:
+            return None
         found = []
         for limit, group in zip(self._limits, self._groups, strict=True):
             length = bisect_left(group.tokens, seconds / limit / _ROUNDED - 1.0)

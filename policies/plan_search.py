@@ -49,11 +49,11 @@ NO_PRICES = Prices(0.0, 0.0)
 class Bounds(Protocol):
     """What says how long a cycle may take."""
 
-    def most(self) -> float:
-        """Seconds that are allowed at most, whatever is chosen."""
+    def most(self, lengths: Sequence[int]) -> float:
+        """Seconds that are allowed with these lengths, whatever is emitted, but for objectives."""
 
-    def least(self, seconds: float) -> list[int] | None:
-        """The length that each group must have at least in a cycle of `seconds`; None if none is enough."""
+    def least(self, choice: Choice) -> list[int] | None:
+        """The length that each group must have at least in a cycle as long as `choice`; None if none is enough."""
 
 
 class Search:
@@ -112,7 +112,7 @@ class Search:
         to say.
         """
         plain = self._plain
-        spare = bounds.most() - plain.seconds
+        spare = bounds.most(choice.lengths) - plain.seconds
         if spare <= 0.0:
             return plain
         price = low = choice.tokens / choice.seconds
@@ -140,7 +140,7 @@ class Search:
     def _raised(self, choice: Choice, bounds: Bounds) -> Choice | None:
         """`choice` with the lengths that it needs to be allowed."""
         for _ in range(_RAISES):
-            least = bounds.least(choice.seconds)
+            least = bounds.least(choice)
             if least is None:
                 return None
             lengths = choice.lengths

@@ -12,6 +12,8 @@ from tuner.survivals import Published, Reading
 
 _NEXT_TO_NOTHING = 0.03
 """A drafter copies if a block takes no more than this share of a plain cycle of one sequence."""
+_OTHERS_WAIT = 4.0
+"""What a proposal's own time counts for where others run, most of whom have nothing to copy and may not wait long."""
 _CONTEXT = 256
 
 
@@ -63,7 +65,7 @@ class Copiers:
                         curves[name].shares, self._outlooks_of(name, key, readings[name].survival), strict=False
                     )
                 )
-                - choice.price(draft_costs[name])
+                - (_OTHERS_WAIT if load > 1 else 1.0) * choice.price(draft_costs[name])
                 for name in before
             }
             best = max(sorted(gains), key=gains.__getitem__, default="")

@@ -5,6 +5,7 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -154,6 +155,21 @@ def is_allowed(
     )
 
 
+def everybody(spare: float, asked: Sequence[int]) -> float:
+    """Whoever is asked may wait the same."""
+    return spare
+
+
+def test_a_cycle_is_too_long_only_for_those_whose_own_drafts_do_not_make_it_so() -> None:
+    chosen, drafting = [one(0.9), one(0.9)], {"draft": LEARNED}
+
+    def spare_of(asked: Sequence[int]) -> float:
+        return min(LEARNED.seconds(1, length, length) + 0.02 if length else 0.0 for length in asked)
+
+    assert min(plan(chosen, LINEAR, drafting, 0, 0.02, spare_of).requested) > 2
+    assert plan([*chosen, replace(one(0.9), cap=0)], LINEAR, drafting, 0, 0.02, spare_of).requested == (0, 0, 0)
+
+
 def test_of_what_the_bounds_allow_about_the_best_is_chosen() -> None:
     losses = []
     for seed in range(150):
@@ -170,7 +186,7 @@ def test_of_what_the_bounds_allow_about_the_best_is_chosen() -> None:
             each for each in itertools.product(*spans) if is_allowed(chosen, each, forced, cost, drafting, spare)
         ]
         best = max(rate(chosen, lengths, cost, drafting) for lengths in (forced, *allowed))
-        found = plan(chosen, cost, drafting, 0, 0.0, spare)
+        found = plan(chosen, cost, drafting, 0, 0.0, partial(everybody, spare))
         assert found.requested in (forced, *allowed)
         losses.append(best / rate(chosen, found.requested, cost, drafting) - 1.0)
     assert sum(losses) / len(losses) < 0.01
@@ -277,7 +293,7 @@ def test_what_everybody_may_wait_bounds_what_is_asked_for_and_what_is_left_of_it
     assert plan(chosen, LINEAR, {"draft": LEARNED}, 0, 0.02).requested[0] > 2
     plain_seconds = LINEAR.seconds(2, 2, 0)
     for spare in (-0.001, 0.0, 0.002, 0.005):
-        found = plan(chosen, LINEAR, {"draft": LEARNED}, 0, 0.02, spare)
+        found = plan(chosen, LINEAR, {"draft": LEARNED}, 0, 0.02, partial(everybody, spare))
         _, seconds = expected(chosen, found.requested, LINEAR, {"draft": LEARNED})
         assert found.spare_seconds == pytest.approx(plain_seconds + spare - seconds)
         assert seconds == plain_seconds or found.spare_seconds >= 0.0
@@ -296,8 +312,8 @@ def test_an_objective_binds_unless_plain_breaks_it_too() -> None:
 
 def test_forced_caps_are_asked_for_at_any_price() -> None:
     forced = Prospect("draft", outlook(0.01), 9, forced=True)
-    assert plan([forced, one(0.01)], LINEAR, {"draft": LEARNED}, 0, 0.02, 0.0).requested == (9, 0)
-    assert plan([forced, one(0.9)], None, {}, 0, 0.02, 0.0).requested == (9, 0)
+    assert plan([forced, one(0.01)], LINEAR, {"draft": LEARNED}, 0, 0.02, partial(everybody, 0.0)).requested == (9, 0)
+    assert plan([forced, one(0.9)], None, {}, 0, 0.02).requested == (9, 0)
 
 
 def test_steps_that_a_forced_block_pays_for_are_free_to_the_others() -> None:

@@ -187,6 +187,11 @@ class _Served:
         return _stats(self._cycle, load, tokens, 300 * load, seconds, drafting, tuple(sequences))
 
 
+def _everybody(spare: float, asked: Sequence[int]) -> float:
+    """Whoever is asked may wait the same."""
+    return spare
+
+
 def _policy_seconds(chance: random.Random, load: int, rounds: int) -> tuple[list[float], list[float]]:
     """Seconds of the plan and of the allocation of cycles of `load` sequences, from two contexts of each drafter."""
     hazards = {(name, index): chance.uniform(0.5, 0.95) for name in DRAFTING for index in range(2)}
@@ -206,8 +211,9 @@ def _policy_seconds(chance: random.Random, load: int, rounds: int) -> tuple[list
         spare = chance.uniform(0.0, 0.02)
         prospects = [Prospect(key[0], outlooks[key], _CAP, False) for key in chosen]
         kv_tokens = 300 * load
-        plans.append(_seconds(partial(plan, prospects, COST, DRAFTING, kv_tokens, 0.02, spare, near)))
-        planned = plan(prospects, COST, DRAFTING, kv_tokens, 0.02, spare, near)
+        spare_of = partial(_everybody, spare)
+        plans.append(_seconds(partial(plan, prospects, COST, DRAFTING, kv_tokens, 0.02, spare_of, near)))
+        planned = plan(prospects, COST, DRAFTING, kv_tokens, 0.02, spare_of, near)
         near = planned.prices
         candidates = [
             Candidate(chance.choice((0, 2, 4, 8, _CAP)), curves[(*key, chance.choice((1, 2, 4)))], False)

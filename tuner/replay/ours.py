@@ -147,14 +147,21 @@ class Ours:
                     one.drafter, own.copied = one.copier, cap
                     outlook, cap, price = copied, offered, policy.draft_costs.get(one.copier)
             own.outlook = outlook
-            # How much is drafted is not known yet. One who runs alone waits for nobody.
-            drafts, rows = (cap, cap) if load == 1 else (1, 0)
-            waiting.append((own.ledger, self._own(price, drafts, rows, load, kv_tokens) if cap > 0 else 0.0))
+            waiting.append((own.ledger, price))
             limit = policy.tpot_limits.get(context.route)
             prospects.append(Prospect(one.drafter, outlook, cap, decision.forced, limit))
         self._left = [(one.copier, one.copied) for one in running if one.copier and not one.notes.copied]
-        spare = self._spare(waiting, kv_tokens) - drafting_seconds(self._left, policy.draft_costs)
-        planned = plan(prospects, policy.cost, policy.draft_costs, kv_tokens, policy.margin, spare, self._prices)
+        untaken = drafting_seconds(self._left, policy.draft_costs)
+
+        def spare_of(asked: Sequence[int]) -> float:
+            # One who runs alone waits for nobody; with others, what becomes of its drafts is not known yet.
+            own_seconds = [
+                (ledger, self._own(price, drafts, drafts if load == 1 else 0, load, kv_tokens) if drafts else 0.0)
+                for (ledger, price), drafts in zip(waiting, asked, strict=True)
+            ]
+            return self._spare(own_seconds, kv_tokens) - untaken
+
+        planned = plan(prospects, policy.cost, policy.draft_costs, kv_tokens, policy.margin, spare_of, self._prices)
         self._rate, self._prices = planned.rate, planned.prices
         room = ShadowRoom(policy, planned.spare_seconds)
         for one, requested in zip(running, planned.requested, strict=True):
