@@ -6,14 +6,15 @@ notes, 0.6: by 4 to 12 % in a two-state chain). For a drafter whose proposals de
 not depend on the drafting, so acceptance is a 0/1 sequence over its positions, of which blocks show most: a kept draft
 is a 1, a rejected one a 0. The sequence can be cut into blocks of any length (5.3).
 
-Not seen are the bonus of a full block, and what other drafters emitted in a cycle behind what was seen at its start:
-beside a drafter that emits much, another one that is silent shows only the first position of each cycle, so what is
-seen of it is not what there is. Such positions are drawn from the two-state chain that the request shows, given what is
-seen on either side; a block that starts there may also be silent, as often as blocks are that follow a full one. The
-draw is a function of the request's key and the position, so that it is the same in any order of telemetry. Where a
-cycle began and nobody asked the drafter, as when a copied proposal took its place, nothing says that the text is like
-the rest: a sequence ends there. A proposal that fell short stops blocks that start where it did or earlier; one that
-starts later is taken to go on.
+Not seen are the bonus of a full block, cycles in which nobody was asked, and what other drafters emitted in a cycle
+behind what was seen at its start: beside a drafter that emits much, another one that is silent shows only the first
+position of each cycle, so what is seen of it is not what there is. Such positions are drawn from the two-state chain
+that the request shows, given what is seen on either side; a block that starts there may also be silent, as often as
+blocks are that follow a full one. The draw is a function of the request's key and the position, so that it is the same
+in any order of telemetry. Where a cycle began with another drafter's block and this one was not asked, as when a copied
+proposal took its place, nothing says that the text is like the rest: a sequence ends there, as it does where nothing is
+seen for long. A proposal that fell short stops blocks that start where it did or earlier; one that starts later is
+taken to go on.
 """
 
 from collections.abc import Collection, Sequence
@@ -23,6 +24,8 @@ from policies.types import MAX_BLOCK_LENGTH
 UNSEEN = -1
 _PRIOR = 2.0
 """Transitions that the request's mean is worth against its own chain."""
+_LONGEST_GAP = 4
+"""Unseen positions in a row that are drawn, lest most of what is counted is."""
 _ROUNDS = 4
 """Of expectation-maximisation."""
 
@@ -33,7 +36,7 @@ class Strip:
     __slots__ = ("_after_full", "_begins", "_behind_full", "_followers", "_silent_followers", "shorts", "values")
 
     def __init__(self, positions: int, begins: Collection[int]) -> None:
-        """`begins` are the positions at which cycles began."""
+        """`begins` are the positions at which blocks of other drafters began."""
         self.values = [UNSEEN] * positions
         self.shorts: dict[int, int] = {}
         """Where a proposal started that was kept whole but fell short, and how many drafts it had."""
@@ -64,7 +67,7 @@ class Strip:
             values[place] = 1
 
     def ends_at(self, place: int) -> bool:
-        """Whether a cycle began at `place` in which the drafter was not asked."""
+        """Whether another drafter's block began at `place`, and this one was not asked."""
         return self.values[place] == UNSEEN and place in self._begins and place not in self._behind_full
 
     @property
@@ -89,7 +92,7 @@ def reblock(strip: Strip, seed: int, tokens: list[int], blocks: list[int], *, en
             first += 1
             continue
         end = seen = first + 1
-        while end < size and not strip.ends_at(end):
+        while end < size and end - seen < _LONGEST_GAP and not strip.ends_at(end):
             end += 1
             if values[end - 1] != UNSEEN:
                 seen = end

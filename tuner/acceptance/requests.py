@@ -117,12 +117,12 @@ class LiveRequests:
         for _, one in cycles:
             end += one.emitted
             ends.append(end)
-        begins = {0, *ends}
+        begins = [(place, one.drafter) for (_, one), place in zip(cycles, [0, *ends], strict=False) if one.verified]
         for drafter, part in live.parts.items():
             shadows, part.shadows = part.shadows, []
             if drafter in self._feature_heads:
                 continue
-            strip = Strip(end, begins)
+            strip = Strip(end, {place for place, name in begins if name != drafter})
             _mark_blocks(strip, drafter, cycles)
             _mark_shadows(strip, cycles, ends, sorted(shadows, key=lambda pair: pair[0]))
             reblock(strip, request_key ^ crc32(drafter.encode()) << 32, part.tokens, part.blocks, ended=ended)
