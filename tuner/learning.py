@@ -23,6 +23,8 @@ ENGINE_VERSIONS = ("target", "tokenizer", "engine")
 _KV_CYCLES = 300.0
 """Cycles over which the mean context of a sequence is averaged."""
 _KV_AT_START = 256
+_KNOWN_BLOCKS = 30.0
+"""Of a drafter, before it is weighed against those that it would run beside: until then it is tried as itself."""
 _TRAFFIC_EVERY = 8
 """Cycles of which one is looked at for whose sequences run."""
 _TRAFFIC_KEPT = 0.95
@@ -147,7 +149,9 @@ class Learning:
         copied = {key: self.curves[self.copiers[key].drafter][key] for key in due if key in self.copiers}
         before = copying(self.curves, worth.cost, worth.draft_costs)
         self._alike |= menus(due, self.curves, worth, copied, before)
-        stepping = [name for name in self.drafters if name not in before]
+        stepping = [
+            name for name in self.drafters if name not in before and self.curves[name][ANYWHERE].blocks >= _KNOWN_BLOCKS
+        ]
         penalties = self._together.penalties(self._alike, self._traffic, worth, stepping)
         if penalties is not self._penalties:
             self._penalties, due = penalties, list(self._alike)

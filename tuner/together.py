@@ -51,7 +51,7 @@ class Together:
             stepping: the drafters that take steps and are known.
         """
         keys = [key for key, weight in traffic.items() if weight > 0.0 and key in menus]
-        if len(stepping) < 2 or not keys:
+        if not stepping or not keys:
             return self._take({})
         weights = np.array([traffic[key] for key in keys])
         weights /= weights.sum()
