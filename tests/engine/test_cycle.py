@@ -150,6 +150,7 @@ def test_a_shadow_is_scored_by_the_tokens_that_come_and_waits_for_the_bonus() ->
     assert [len(result.shadows) for result in results] == [0, 0, 1]
     shadow = results[-1].shadows[0]
     assert (shadow.requested, shadow.proposed, shadow.matched, shadow.confidence) == (8, 2, 2, 4)
+    assert shadow.emitted == 3, "since it started"
     assert not shadow.censored
 
 
@@ -159,8 +160,8 @@ def test_a_shadow_is_decided_at_its_first_wrong_token_and_the_next_one_begins_af
     second = cycle([sequence], Proposal((5, 5), 1), policy=UNPROVEN)[0]
     third = cycle([sequence], Proposal((7,), 2), policy=UNPROVEN)[0]
     assert [result.shadows for result in (first,)] == [()]
-    assert [(shadow.proposed, shadow.matched) for shadow in second.shadows] == [(3, 1)]
-    assert [(shadow.proposed, shadow.matched) for shadow in third.shadows] == [(1, 0)]
+    assert [(shadow.proposed, shadow.matched, shadow.emitted) for shadow in second.shadows] == [(3, 1, 2)]
+    assert [(shadow.proposed, shadow.matched, shadow.emitted) for shadow in third.shadows] == [(1, 0, 1)]
 
 
 def test_the_end_of_a_sequence_censors_its_shadow() -> None:

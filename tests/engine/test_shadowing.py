@@ -52,6 +52,7 @@ def test_a_shadow_ends_inside_a_block_of_the_drafter_that_serves() -> None:
     first, _ = cycle_with(drafters, [sequence])
     assert first.sequences[0].emitted == 4
     assert told(first) == [("other", 13, 2, 1, 1, False)]
+    assert first.shadows[0].emitted == 4, "with what came in the same cycle after it was decided"
     cycle_with(drafters, [sequence])
     assert len(drafters["other"].asked) == 2, "the next one starts with the next block"
 
