@@ -61,6 +61,8 @@ class CycleResult:
     shadow_seconds: float
     copying_seconds: float
     cycle_seconds: float
+    predicted_seconds: float
+    """The same by the cost model; 0 without one."""
 
 
 def run_cycle(
@@ -150,7 +152,7 @@ def run_cycle(
                 end=end,
             )
         )
-    settle_cycle(sequences, drafted, emitted_by, lengths, untaken, shadow_seconds, policy, kv_tokens)
+    predicted = settle_cycle(sequences, drafted, emitted_by, lengths, untaken, shadow_seconds, policy, kv_tokens)
     for drafter in drafters.values():
         for emission in emissions:
             drafter.observe(emission.sequence, emission.token_ids)
@@ -167,6 +169,7 @@ def run_cycle(
         shadow_seconds=shadow_seconds,
         copying_seconds=copying_seconds,
         cycle_seconds=planned.seconds + time.perf_counter() - started,
+        predicted_seconds=predicted,
     )
 
 

@@ -319,7 +319,6 @@ class EngineLoop:
             return None
         self._cycle += 1
         sequences = tuple(scheduler.decoding)
-        self._trust.count(len(sequences))
         room = ShadowRoom(self._policy, planned.spare_seconds)
         due = [
             due_shadows(sequence, planned.asked(sequence, length), self.drafters, self._policy, room)
@@ -331,6 +330,12 @@ class EngineLoop:
         result = run_cycle(
             self._target, self.drafters, sequences, lengths, self._policy, self._token_bytes, due, planned
         )
+        # What a drafter takes to read a prompt is not predicted, and a pass that failed is run again.
+        if result.predicted_seconds and not result.startup_tokens and not result.failed:
+            load = len(sequences)
+            late = self._trust.count(load, result.tokens - load, result.cycle_seconds, result.predicted_seconds)
+            for sequence in sequences:
+                sequence.ledger.taken += late
         for emission in result.emissions:
             sequence = emission.sequence
             scheduler.blocks.fill(sequence.key, sequence.tokens, len(sequence.tokens) - 1)

@@ -69,10 +69,13 @@ def settle_cycle(
     shadow_seconds: float,
     policy: CyclePolicy,
     kv_tokens: int,
-) -> None:
-    """Enter one cycle into the ledgers of `sequences`; all are in their order, `kv_tokens` is from its beginning."""
+) -> float:
+    """Enter one cycle into the ledgers of `sequences`; all are in their order, `kv_tokens` is from its beginning.
+
+    Returns the seconds that the cost model predicts for it; 0 without one.
+    """
     if policy.cost is None:
-        return
+        return 0.0
     turns = [
         Turn(
             sequence.ledger,
@@ -84,4 +87,4 @@ def settle_cycle(
         )
         for sequence, one, tokens, rows in zip(sequences, drafted, emitted, verified, strict=True)
     ]
-    settle(turns, policy.cost, policy.draft_costs, kv_tokens, left, shadow_seconds)
+    return settle(turns, policy.cost, policy.draft_costs, kv_tokens, left, shadow_seconds)

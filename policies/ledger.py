@@ -7,7 +7,8 @@ larger of
     alone: what the same cycles would have taken with its own drafts alone
 
 since neither what it would have waited without anybody's drafts, nor what it waits for its own, is its neighbours'
-doing. What operators forced is part of a plain cycle. Seconds are the cost model's, as it was when they were spent.
+doing. What operators forced is part of a plain cycle. Seconds are the cost model's, as it was when they were spent, and
+what cycles with drafts took beyond that where several in a row did.
 
 A cycle is as long for all that run in it. So one number bounds it: the seconds beyond a plain cycle that everybody who
 runs may still wait, even one who emits a single token in it. Nobody is counted on to be lucky, since any cycle may be a
@@ -21,15 +22,23 @@ from typing import NamedTuple
 
 from policies.cycle_policy import DraftCost, PassCost
 
-KEPT = 0.7
-"""The share of the bound that ledgers give out. With the reserve, a request of two dozen tokens ends at 1.087 where 1.1
-is promised; the rest is for the cost model, which is off by 1 % over a life after a second or two."""
+KEPT = 0.65
+"""The share of the bound that ledgers give out. With the reserve, a request of two dozen tokens ends at 1.082 where 1.1
+is promised; the rest is for the cost model, which is off by 1 % over a life after some seconds, and more at times."""
 RESERVE = 0.4
 """Plain cycles that a sequence may be behind at any time. Drafting comes in steps, which a young request could not wait
 for otherwise: a tenth of one cycle is less than one step of a learned drafter."""
-_LEARNED_CYCLES = 48
-"""Cycles with about so many sequences after which the cost model is known to have learned what they take. A calibration
-may be off by a tenth at any load, which is as much as all that is promised."""
+_LEARNED_CYCLES = 32
+"""Passes without drafts of about so many sequences that took what was predicted, after which the cost model is known to
+have learned them. A calibration may be off by a tenth at any load, which is as much as all that is promised; other
+passes say little of it, and everything is measured by it."""
+_OFF = 0.05
+"""Share by which one cycle may take something else than predicted, and say nothing."""
+_RUN = 12
+"""Cycles in a row of about so many rows that are off to the same side, after which their load is trusted no more. What
+others take of a machine for a few cycles is no reason, nor is noise: where it is 10 %, three in ten cycles are off."""
+_MOST = 1.5
+"""A cycle counts as at most so many times what was predicted."""
 _BANDS = 3
 """Loads are about the same within a third of an octave."""
 
@@ -52,21 +61,43 @@ class Ledger:
 
 
 class CostTrust:
-    """How far the cost model is trusted, by the cycles that have run at a load. Of one engine; for one thread."""
+    """How far the cost model is trusted, by what has been measured at a load. Of one engine; for one thread.
 
-    __slots__ = ("_cycles",)
+    What cycles cost may change at any time. A cost model has to tell that from a stall and takes seconds, in which
+    whole requests run; to wait for nobody meanwhile is cheap.
+    """
+
+    __slots__ = ("_off", "_plain")
 
     def __init__(self) -> None:
-        self._cycles: Counter[int] = Counter()
+        self._plain: Counter[int] = Counter()
+        """Passes without drafts that took what was predicted, by band of load."""
+        self._off: dict[int, int] = {}
+        """By octave of rows: the last so many cycles took longer than predicted; below 0 if they were shorter."""
 
     def at(self, load: int) -> float:
         """The share of what may be waited that is given out with `load` sequences."""
-        return 1.0 if load <= 1 else min(1.0, self._cycles[_band(load)] / _LEARNED_CYCLES)
+        return 1.0 if load <= 1 else min(1.0, self._plain[_band(load)] / _LEARNED_CYCLES)
 
-    def count(self, load: int) -> None:
-        """A cycle of `load` sequences has run."""
-        if load > 1:
-            self._cycles[_band(load)] += 1
+    def count(self, load: int, verified: int, seconds: float, predicted: float) -> float:
+        """A cycle of `load` sequences with `verified` drafts in its pass has run; what it took, and was to take.
+
+        Returns the seconds that everybody waited beyond what was predicted, as far as it is no accident of one cycle.
+        """
+        octave = (load + verified - 1).bit_length()
+        ratio = seconds / predicted
+        off = 0
+        if ratio > 1.0 + _OFF:
+            off = max(self._off.get(octave, 0), 0) + 1
+        elif ratio < 1.0 - _OFF:
+            off = min(self._off.get(octave, 0), 0) - 1
+        self._off[octave] = off
+        if abs(off) >= _RUN:
+            del self._plain[_band(load)]
+            del self._off[octave]
+        elif load > 1 and not verified and not off:
+            self._plain[_band(load)] += 1
+        return predicted * (min(ratio, _MOST) - 1.0) if verified and off > 1 else 0.0
 
 
 def _band(load: int) -> int:
@@ -123,8 +154,8 @@ def settle(
     kv_tokens: int,
     left: Iterable[tuple[str, int]] = (),
     shadow_seconds: float = 0.0,
-) -> None:
-    """Enter one cycle into the ledgers of all that ran in it.
+) -> float:
+    """Enter one cycle into the ledgers of all that ran in it; returns the seconds that it was to take.
 
     Args:
         turns: of every sequence.
@@ -163,3 +194,4 @@ def settle(
             if price is not None:
                 alone += price.seconds(1, proposed, proposed)
         turn.ledger.enter(plain * turn.emitted, alone, taken)
+    return taken

@@ -107,6 +107,14 @@ def test_a_cycle_is_settled_in_no_time() -> None:
     assert seconds < 100e-6  # about 10 on one core of its own
 
 
+def trusted(load: int) -> CostTrust:
+    """After as many passes without drafts as it takes."""
+    trust = CostTrust()
+    for _ in range(100):
+        trust.count(load, 0, 0.010, 0.010)
+    return trust
+
+
 def test_while_nobody_has_measured_a_load_its_sequences_wait_for_nobody() -> None:
     ledgers = [(Ledger(), 0.0) for _ in range(8)]
     trust = CostTrust()
@@ -114,8 +122,44 @@ def test_while_nobody_has_measured_a_load_its_sequences_wait_for_nobody() -> Non
     assert spare_seconds(ledgers, 0.010, PROMISED, trust.at(8)) == 0.0
     spares = []
     for load in (8, 9, 7, 8) * 25:
-        trust.count(load)
+        trust.count(load, 0, 0.010, 0.010)
         spares.append(spare_seconds(ledgers, 0.010, PROMISED, trust.at(8)))
     assert spares == sorted(spares)
     assert spares[-1] == spare_seconds(ledgers, 0.010, PROMISED)
     assert trust.at(16) == trust.at(4) == 0.0
+
+
+def test_passes_with_drafts_do_not_say_what_those_without_take() -> None:
+    trust = CostTrust()
+    for _ in range(100):
+        trust.count(8, 5, 0.012, 0.012)
+    assert trust.at(8) == 0.0
+
+
+@pytest.mark.parametrize("ratio", [1.3, 0.7])
+def test_a_load_of_which_cycles_are_off_again_and_again_is_trusted_no_more(ratio: float) -> None:
+    trust = trusted(8)
+    for _ in range(20):
+        trust.count(8, 12, ratio * 0.012, 0.012)
+        trust.count(8, 40, 0.020, 0.020)  # many rows take what they took
+    assert trust.at(8) == 0.0
+
+
+def test_noise_and_stalls_and_short_bursts_take_no_trust_away() -> None:
+    chance = random.Random(4)
+    trust = trusted(8)
+    for cycle in range(20_000):
+        ratio = chance.lognormvariate(0.0, 0.05) * (1.2 if cycle % 90 < 10 else 1.0)
+        trust.count(8, chance.choice((0, 4, 12)), 0.010 * ratio * (5.0 if chance.random() < 0.01 else 1.0), 0.010)
+        assert trust.at(8) == 1.0
+
+
+def test_cycles_that_are_late_one_after_another_are_waited_for_and_one_alone_is_an_accident() -> None:
+    trust = trusted(8)
+    assert trust.count(8, 4, 0.050, 0.010) == 0.0
+    assert trust.count(8, 4, 0.012, 0.010) == pytest.approx(0.002)
+    assert trust.count(8, 4, 0.050, 0.010) == pytest.approx(0.005)  # a stall counts as half a cycle at most
+    assert trust.count(8, 4, 0.010, 0.010) == 0.0
+    for _ in range(8):
+        # Without drafts it is the machine's doing.
+        assert trust.count(8, 0, 0.012, 0.010) == 0.0

@@ -8,7 +8,7 @@ from policies.cycle_policy import DraftCost, PassCost
 from policies.stats import CycleStats, EngineInfo
 from tuner.cost.draft_cost import DraftCosts
 from tuner.cost.pass_cost import PassFit, Shape
-from tuner.cost.residuals import ChangeTest, Errors
+from tuner.cost.residuals import DRIFT, RANGES, ChangeTest, Errors, range_of
 
 _HALF_LIFE_CYCLES = 2000.0
 _NOISE_AT_START = 0.05
@@ -20,6 +20,8 @@ _REFIT_CYCLES = 64
 """Cycles after which the fit is renewed whatever the caller does: residuals of an old fit would be alike."""
 _HEAVY = 0.01
 """A drafter of which one draft takes less than this share of a plain pass leaves the cache as it was."""
+_RANGE_DRIFT = 2.0 * DRIFT
+"""As `DRIFT`, of the passes in one range of tokens: those come seldom, and the machine drifts between them."""
 _SURE = 0.2
 """The test for change leaves out shapes whose prediction is less sure than this share of the noise of a cycle."""
 
@@ -44,6 +46,8 @@ class CostModel:
         self._resident_seconds = dict(info.resident_seconds)
         self._errors = Errors()
         self._test = ChangeTest()
+        self._tests = {key: ChangeTest(_RANGE_DRIFT) for key in RANGES}
+        """A change of some shapes alone is lost among the others."""
         self._changed = False
         self._folded = 0
         self._noise = _NOISE_AT_START
@@ -124,7 +128,7 @@ class CostModel:
         deviation = self._deviations.get(key)
         if deviation is None:
             deviation = self._deviations[key] = fit.deviation(tokens, load, kv_tokens, drafted=drafted) / predicted
-        if deviation < _SURE * noise and self._test.add(relative, math.hypot(noise, deviation)):
+        if deviation < _SURE * noise and self._shifts(tokens, relative, math.hypot(noise, deviation)):
             self._changed = True
             fit.start_anew()
             self._renew()
@@ -135,6 +139,11 @@ class CostModel:
         self._folded += 1
         if self._folded >= _REFIT_CYCLES:
             self._renew()
+
+    def _shifts(self, tokens: int, relative: float, deviation: float) -> bool:
+        """Count a relative residual; whether the mean of all, or of those of its range, has shifted."""
+        everywhere = self._test.add(relative, deviation)
+        return self._tests[range_of(tokens)].add(relative, deviation) or everywhere
 
     def refit(self) -> PassCost | None:
         """The best fit to everything folded so far."""

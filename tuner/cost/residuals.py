@@ -19,7 +19,7 @@ _ALARM = 5.7
 8e7 cycles, all of them together in one of twenty million: about once in 80 hours of 70 cycles a second."""
 _SLIGHT = 0.25
 """Standard deviations by which a mean may be off without being a change: shapes between knots are."""
-_DRIFT = 0.05
+DRIFT = 0.05
 """Share by which it may be off, however little noise there is: cycles of an engine that nothing happened to drift by
 that within minutes, and the fit follows them."""
 _CLIP = 3.0
@@ -76,7 +76,9 @@ class ChangeTest:
     (|z| - n d) / sqrt(n) = `_ALARM`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, drift: float = DRIFT) -> None:
+        """`drift` is the share by which the mean may be off, however little noise there is."""
+        self._drift = drift
         self._sums: deque[float] = deque([0.0], maxlen=_WINDOWS[-1] + 1)
         """Cumulative, the newest last."""
 
@@ -84,7 +86,7 @@ class ChangeTest:
         """Count a relative residual of this standard deviation; whether the mean has shifted. After an alarm it starts
         anew."""
         sums = self._sums
-        slight = max(_SLIGHT, _DRIFT / deviation)
+        slight = max(_SLIGHT, self._drift / deviation)
         clip = slight + _CLIP
         sums.append(sums[-1] + min(max(relative / deviation, -clip), clip))
         newest, length = sums[-1], len(sums)

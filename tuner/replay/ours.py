@@ -47,11 +47,11 @@ class _Own:
 
     decision: Decision
     features: RequestFeatures
+    ledger: Ledger
     outlook: Outlook = _NO_OUTLOOK
     """Of what is drafted in this cycle."""
     copied: int = 0
     """The block length that was asked of a copier whose proposal is taken; 0 where none is."""
-    ledger: Ledger = field(default_factory=Ledger)
     watched: set[str] = field(default_factory=set)
     """Drafters with a shadow that is not decided yet."""
     cycles: int = 0
@@ -72,6 +72,8 @@ class Ours:
         """`options` but for the seed; those of a server without a configuration if None."""
         self._options = options
         self._now = 0.0
+        self._ledgers: dict[int, Ledger] = {}
+        """Of all that run, by request: they are the engine's, which outlives a tuner."""
 
     def start(self, world: World, memory: Any) -> None:
         """A new controller, which goes on from `memory` if there is any. The clock goes on."""
@@ -101,7 +103,7 @@ class Ours:
         features = RequestFeatures(SamplingClass.GREEDY, request.structured, request.prompt_tokens, _MAX_TOKENS)
         decision = self._controller.decide(Context(MODEL, request.route, request.language), features)
         one.drafter, one.cap, one.shadows = decision.drafter, decision.cap, decision.shadows
-        one.notes = _Own(decision, features)
+        one.notes = _Own(decision, features, self._ledgers.setdefault(one.index, Ledger()))
 
     def ask(self, running: list[Running]) -> None:
         policy, load = self._policy, len(running)
@@ -267,11 +269,13 @@ class Ours:
                 )
             )
         if policy.cost is not None:
-            settle(turns, policy.cost, policy.draft_costs, kv_tokens, self._left, self._shadow_seconds)
+            predicted = settle(turns, policy.cost, policy.draft_costs, kv_tokens, self._left, self._shadow_seconds)
+            late = self._trust.count(load, rows - load, seconds, predicted)
+            for turn in turns:
+                turn.ledger.taken += late
         window = policy.window
         self._now = now
         self._cycle += 1
-        self._trust.count(load)
         self._controller.fold_cycle(
             CycleStats(
                 cycle=self._cycle,
@@ -302,6 +306,7 @@ class Ours:
 
     def finish(self, one: Running) -> None:
         own: _Own = one.notes
+        del self._ledgers[one.index]
         self._controller.fold_request(
             RequestStats(
                 request_key=one.index,

@@ -117,6 +117,19 @@ def test_shapes_that_became_dearer_than_the_others_are_told_apart_from_a_slower_
     assert error(model, dearer, outside) < 0.02
 
 
+def test_a_change_of_shapes_that_are_seldom_served_is_found_among_those_that_cost_what_they_did() -> None:
+    def dearer(tokens: int, load: int, kv_tokens: int) -> float:
+        return CPU.seconds(tokens, load, kv_tokens) * (1.35 if 17 <= tokens <= 32 else 1.0)
+
+    def seldom(chance: random.Random) -> tuple[int, int, int]:
+        return (24 if chance.random() < 0.15 else 4), 4, 1200
+
+    chance = random.Random(1)
+    model = CostModel(engine(calibration(CPU)))
+    assert serve(model, CPU.seconds, chance, cycles=2000, shape=seldom) == 0
+    assert serve(model, dearer, chance, cycles=700, shape=seldom) == 1
+
+
 def test_cycles_that_cost_what_they_did_raise_no_alarm() -> None:
     model = CostModel(engine(calibration(CPU)))
     assert serve(model, CPU.seconds, random.Random(6), cycles=8000) == 0
