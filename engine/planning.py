@@ -13,7 +13,7 @@ from engine.drafting import Copies, copied_proposals, outlook_of
 from engine.request import RunningSequence
 from engine.waiting import NOTHING, cycle_spare, left_copies
 from policies.cycle_policy import CyclePolicy
-from policies.ledger import drafting_seconds
+from policies.ledger import SURE_DRAFTS, drafting_seconds
 from policies.plan import NO_PRICES, Prices, Prospect, plan
 
 
@@ -93,7 +93,9 @@ def plan_cycle(
     def spare_of(asked: Sequence[int]) -> float:
         # One who runs alone waits for nobody; with others, what becomes of its drafts is not known yet.
         own = [
-            (one.drafter, drafts, drafts if alone else 0) if drafts and not one.forced else NOTHING
+            (one.drafter, drafts if alone else min(drafts, SURE_DRAFTS), drafts if alone else 0)
+            if drafts and not one.forced
+            else NOTHING
             for one, drafts in zip(prospects, asked, strict=True)
         ]
         return cycle_spare(sequences, own, policy, kv_tokens, trust) - untaken

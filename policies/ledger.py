@@ -43,6 +43,11 @@ _BANDS = 3
 """Loads are about the same within a third of an octave."""
 
 
+SURE_DRAFTS = 2
+"""Of the drafts that are asked for, those that count as a sequence's own doing before they are drafted: its drafter may
+end earlier, and then what it waits for are the others' drafts."""
+
+
 class Ledger:
     """Of one sequence, in seconds; for one thread."""
 

@@ -12,7 +12,7 @@ from typing import Any
 from policies.allocate import Candidate, allocate
 from policies.copying import CopyingChoice
 from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy, DraftCost, Outlook, Survival, Window
-from policies.ledger import CostTrust, Ledger, Turn, drafting_seconds, settle, spare_seconds
+from policies.ledger import SURE_DRAFTS, CostTrust, Ledger, Turn, drafting_seconds, settle, spare_seconds
 from policies.plan import NO_PRICES, Prospect, plan
 from policies.shadow_room import ShadowRoom
 from policies.stats import (
@@ -158,7 +158,18 @@ class Ours:
         def spare_of(asked: Sequence[int]) -> float:
             # One who runs alone waits for nobody; with others, what becomes of its drafts is not known yet.
             own_seconds = [
-                (ledger, self._own(price, drafts, drafts if load == 1 else 0, load, kv_tokens) if drafts else 0.0)
+                (
+                    ledger,
+                    self._own(
+                        price,
+                        drafts if load == 1 else min(drafts, SURE_DRAFTS),
+                        drafts if load == 1 else 0,
+                        load,
+                        kv_tokens,
+                    )
+                    if drafts
+                    else 0.0,
+                )
                 for (ledger, price), drafts in zip(waiting, asked, strict=True)
             ]
             return self._spare(own_seconds, kv_tokens) - untaken
