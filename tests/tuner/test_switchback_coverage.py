@@ -22,9 +22,9 @@ CHAT, STORY = Context("m", "chat", "en"), Context("m", "story", "en")
 ERA = ("chat", "en", LEARNED, False)
 
 EXPERIMENTS = 1000
-STRETCH = 1.0
-"""Seconds from one plain window to the next, on average: a fifth of it is plain."""
-OPTIONS = SwitchbackOptions(window_seconds=0.2 * STRETCH, share_start=0.2)
+DENSE = SwitchbackOptions(window_seconds=0.2, share_start=0.2)
+"""A fifth of the time is plain."""
+SHIPPED = SwitchbackOptions()
 EMITTED = {CHAT: 2.4, STORY: 1.6}
 """Mean tokens in a served cycle, over requests; each context has half of them."""
 SERVED_COST = 1.3
@@ -46,10 +46,11 @@ class _Request:
 
 @dataclass(frozen=True)
 class Experiment:
+    options: SwitchbackOptions
     stretches: int
     """Plain windows, about, as long as they do not become rare."""
-    memory_seconds: float
-    """Of the machine's speed: after so long its deviation is down to 1 / e."""
+    memory_stretches: float
+    """Of the machine's speed: after so many stretches its deviation is down to 1 / e."""
     drift: float
     """Standard deviation of the logarithm of the machine's speed."""
     request_seconds: float
@@ -61,6 +62,11 @@ class Experiment:
     spread: float
     """Requests emit as many tokens a cycle as `EMITTED` says, times one more or less this."""
     seed: int
+
+    @property
+    def stretch(self) -> float:
+        """Seconds from one plain window to the next, on average."""
+        return self.options.window_seconds / self.options.share_start
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,8 @@ def measured(experiment: Experiment) -> Found:
     """One experiment: serve, switch, fold, and ask for the intervals."""
     chance = random.Random(experiment.seed)
     baseline = Baseline()
-    switchback = Switchback(OPTIONS, experiment.seed, 0.0)
+    stretch = experiment.stretch
+    switchback = Switchback(experiment.options, experiment.seed, 0.0)
     running: list[_Request] = []
     now = load_until = 0.0
     load = 1
@@ -82,9 +89,9 @@ def measured(experiment: Experiment) -> Found:
     serial = 0
     error, learned_at = None, 0.0
     window = switchback.window
-    while now < experiment.stretches * STRETCH:
+    while now < experiment.stretches * stretch:
         before, window = window, switchback.advance(now, error, suspended=False)
-        if experiment.adaptive and now >= learned_at + STRETCH:
+        if experiment.adaptive and now >= learned_at + stretch:
             error, learned_at = baseline.relative_error(baseline.plain_seconds()), now
         if now >= load_until:
             load = chance.choice(tuple(PLAIN_SECONDS))
@@ -123,7 +130,7 @@ def measured(experiment: Experiment) -> Found:
             )
         )
         now += seconds
-        kept = math.exp(-seconds / experiment.memory_seconds)
+        kept = math.exp(-seconds / (experiment.memory_stretches * stretch))
         slowness = kept * slowness + math.sqrt(1.0 - kept**2) * chance.gauss(0.0, experiment.drift)
     for one in running:
         finish(baseline, one)
@@ -136,16 +143,18 @@ def finish(baseline: Baseline, one: _Request) -> None:
     baseline.fold_request(finished_request(one.key, decision, 1, 1, looped=False))
 
 
-def experiments(count: int) -> Iterator[Experiment]:
-    """Few windows and many, memories from a tenth of a plain window to twenty stretches."""
+def experiments(options: SwitchbackOptions, count: int) -> Iterator[Experiment]:
+    """Few windows and many, memories from a fiftieth of a stretch to twenty."""
+    stretch = options.window_seconds / options.share_start
     chance = random.Random(2026)
     for seed in range(count):
         yield Experiment(
+            options=options,
             stretches=round(8.0 * 6.0 ** chance.random()),
-            memory_seconds=0.02 * STRETCH * 1000.0 ** chance.random(),
+            memory_stretches=0.02 * 1000.0 ** chance.random(),
             drift=chance.choice((0.02, 0.1, 0.2)),
-            request_seconds=STRETCH * chance.choice((0.2, 0.8, 3.0)),
-            load_seconds=STRETCH * chance.choice((0.3, 1.5, 6.0)),
+            request_seconds=stretch * chance.choice((0.2, 0.8, 3.0)),
+            load_seconds=stretch * chance.choice((0.3, 1.5, 6.0)),
             adaptive=chance.random() < 0.5,
             spread=chance.choice((0.05, 0.35)),
             seed=seed,
@@ -162,9 +171,10 @@ def coverage(intervals: list[Interval | None], truth: float) -> float:
     return sum(contains(interval, truth) for interval in given) / len(given)
 
 
-@pytest.fixture(scope="module")
-def found() -> list[Found]:
-    return [measured(experiment) for experiment in experiments(EXPERIMENTS)]
+# What is shipped has twelve times as many cycles for as many windows.
+@pytest.fixture(scope="module", params=[DENSE, pytest.param(SHIPPED, marks=pytest.mark.slow)], ids=["dense", "shipped"])
+def found(request: pytest.FixtureRequest) -> list[Found]:
+    return [measured(experiment) for experiment in experiments(request.param, EXPERIMENTS)]
 
 
 def test_intervals_of_a_context_cover_in_93_to_97_of_100_experiments(found: list[Found]) -> None:
@@ -186,7 +196,7 @@ def test_intervals_cover_with_few_windows_and_with_many(found: list[Found], fewe
 def test_intervals_cover_whatever_the_memory_of_the_machines_speed(
     found: list[Found], shortest: float, longest: float
 ) -> None:
-    some = [one for one in found if shortest <= one.experiment.memory_seconds < longest]
+    some = [one for one in found if shortest <= one.experiment.memory_stretches < longest]
     assert 0.91 <= coverage([one.context for one in some], TRUTH) <= 0.98
     assert 0.91 <= coverage([one.engine for one in some], TRUTH_OF_ALL) <= 0.98
 
