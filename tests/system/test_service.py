@@ -169,8 +169,10 @@ def test_no_cycle_after_the_kill_switch_speculates(live: LiveService, pinned: No
         answer = switch(live, OFF)
         in_force = (reason(live), get(live, "/api/v1/policies/chat/en")["policy"]["state"])
         seconds = time.perf_counter() - started
+        # The tuner may publish again at any time; what was in force by now must have reached the engine.
+        version = live.service.controller.snapshot.cycle_policy.version
         killed = live.status()
-        assert killed.policy_version == live.service.controller.snapshot.cycle_policy.version
+        assert killed.policy_version >= version
         until(lambda: live.status().cycle >= killed.cycle + CYCLES or None, DEADLINE_SECONDS, "cycles went by")
         last = live.status().cycle
         switch(live, ON)
