@@ -206,6 +206,10 @@ class Learning:
 
     def set_engine(self, info: EngineInfo) -> list[FoundChange]:
         """The engine has other drafters now; one whose version is new starts from nothing."""
+        if info.drafters != self.info.drafters:
+            # What was worked out among others names drafters that are gone, and none that are new.
+            self._worth, self._penalties = None, {}
+            self.menus, self._alike, self.copiers = {}, {}, {}
         known, self.info = self.info.versions, info
         self.cost_model.set_drafters(
             info, [name for name in self.drafters if known.get(name) != info.versions.get(name)]

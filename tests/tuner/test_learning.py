@@ -56,3 +56,11 @@ def test_counts_merge_after_a_restart_with_those_of_the_version_that_runs() -> N
     assert restarted.acceptance.contexts("draft") == ()
     restarted.acceptance.merge(taught(new).acceptance)
     assert restarted.acceptance.contexts("draft") == (EDIT,)
+
+
+def test_no_menu_offers_a_drafter_that_was_unloaded() -> None:
+    learning = taught(versioned(suffix="1", draft="1"))
+    assert {"suffix", "draft"} <= set(learning.menus[EDIT].options)
+    learning.set_engine(versioned(suffix="1"))
+    learning.learn((EDIT,))
+    assert {name for menu in learning.menus.values() for name in menu.options} == {"suffix"}
