@@ -1,8 +1,8 @@
 """Our own controller in a replay: `tuner.controller.Controller` itself, with what stands around it in an engine.
 
 Decisions come from `decide`, block lengths from `policies.plan`, what is verified from `policies.allocate` under the
-ledger; cycles and requests are folded as telemetry, and `tick` is called on the replay's clock, less often than a server
-calls it. It is told what an engine is told: a calibration with its errors, and what cycles were measured to take.
+ledger; cycles and requests are folded as telemetry, and `tick` is called on the replay's clock, less often than by a
+server. It is told what an engine is told: a calibration with its errors, and what cycles were measured to take.
 """
 
 from collections.abc import Mapping, Sequence
