@@ -140,7 +140,8 @@ def test_while_the_budget_is_spent_only_forced_blocks_are_verified_and_only_chea
 
 
 def test_a_drafter_that_the_plan_does_not_ask_proposes_beside_its_own_request_if_it_is_named() -> None:
-    policy = dataclasses.replace(UNPROVEN, draft_costs={"ngram": PRICE})
+    # Others may wait for a shadow, which is nobody's own drafts.
+    policy = dataclasses.replace(UNPROVEN, draft_costs={"ngram": PRICE}, max_neighbour_slowdown=3.0)
     named, unnamed = (
         running(decision("ngram", 8, forced=False, shadows=shadows), key=key)
         for key, shadows in ((1, ("ngram",)), (2, ()))
