@@ -27,8 +27,10 @@ from tuner.wording import counted, program
 from tuner.workload import ROUTES
 
 MINUTES = 0.06
-QUICK = TunerSettings(switchback_window_seconds=0.1, switchback_share_start=0.5, tick_seconds=0.05)
-"""Half of the time in plain windows, so that a few seconds are sure to have some."""
+QUICK = TunerSettings(
+    switchback_window_seconds=0.1, switchback_share_start=0.5, switchback_share_floor=0.5, tick_seconds=0.05
+)
+"""Half of the time in plain windows to the end, so that a few seconds are sure to have some."""
 CONTEXT_KEYS = {"route", "language", "drafter", "schedule", "state", "reason", "note", "acceptance", "speedup"}
 
 
