@@ -21,7 +21,7 @@ from tests.system.live_service import tiny_settings
 from tests.tuner.telemetry_examples import policy, snapshot
 from tuner.cli import app
 from tuner.demo import Traffic, as_json, contexts_table, run_demo, schedule_text, speedup_text, verdict_text
-from tuner.settings import Settings, TunerSettings
+from tuner.settings import GuardrailSettings, Settings, TunerSettings
 from tuner.snapshot import Throughput
 from tuner.wording import counted, program
 from tuner.workload import ROUTES
@@ -42,7 +42,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_short_run_learns_every_route_and_reports_it(model: Path, tmp_path: Path) -> None:
     console = Console(file=StringIO(), width=160)
     database = tmp_path / "paceline.db"
-    assert run_demo(tiny_settings(model, database, QUICK), tmp_path / "demo.json", MINUTES, console) == 0
+    # On a model this small drafting loses, and a guardrail that finds out before the first plain window keeps it off.
+    unguarded = {"guardrails": GuardrailSettings(enabled=False)}
+    settings = tiny_settings(model, database, QUICK).model_copy(update=unguarded)
+    assert run_demo(settings, tmp_path / "demo.json", MINUTES, console) == 0
     report = json.loads((tmp_path / "demo.json").read_text(encoding="utf-8"))
     assert report["requests"] > len(ROUTES)
     assert report["errors"] == 0
