@@ -348,6 +348,51 @@ def check_table() -> str:
     return markdown(header, rows)
 
 
+def replay_table() -> str:
+    """Every controller over all scenarios, and ours on each, as the committed run of `paceline replay` has it."""
+    report = _result("replay")
+    header = (
+        "Controller",
+        "Regret, %",
+        "Over ours, points",
+        "Worst window, %",
+        "Runs with a window > 2 %",
+        "Runs with a neighbour > 1.10",
+    )
+    fixed = [row for row in report.get("overall", ()) if ":" in row["controller"]]
+    best = min(fixed, key=lambda row: float(row["mean"]), default=None)
+    shown = [row for row in report.get("overall", ()) if ":" not in row["controller"] or row is best]
+    rows = []
+    for row in sorted(shown, key=lambda row: (row["controller"] != "oracle", row["mean"])):
+        over = row["over_ours"]
+        rows.append(
+            (
+                f"`{row['controller']}`",
+                _interval({"estimate": row["mean"], "low": row["low"], "high": row["high"]}),
+                "" if over is None or row["controller"] == "paceline" else _interval(over),
+                f"{row['worst_window_percent']:.1f}",
+                f"{100.0 * row['window_share']:.1f} %",
+                f"{100.0 * row['neighbour_share']:.1f} %",
+            )
+        )
+    return markdown(header, rows)
+
+
+def replay_bars_table() -> str:
+    """What the tuner is held to in replay, and what the committed run says of it."""
+    report = _result("replay")
+    rows = [
+        (
+            bar["name"],
+            _bar_words(bar["bar"], bar["at_least"]),
+            "" if bar["measured"] is None else _interval(bar["measured"]),
+            bar["verdict"],
+        )
+        for bar in report.get("bars", ())
+    ]
+    return markdown(("What", "Bar", "Measured, 95 % interval", "Holds?"), rows)
+
+
 def _result(name: str) -> dict[str, Any]:
     """The committed result of a scenario; empty where none is."""
     path = RESULTS / ("bench.json" if name == "matrix" else f"{name}.json")
@@ -479,7 +524,7 @@ TABLES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "README.md": {"run": run_table, "drafters": drafters_table},
     "docs/measuring.md": {"bars": bars_table, "scenarios": scenarios_table},
     "docs/how-it-works.md": {"rooms": rooms_table},
-    "docs/replay.md": {"check": check_table},
+    "docs/replay.md": {"check": check_table, "replay": replay_table, "bars": replay_bars_table},
     "docs/tuning.md": {"knobs": knobs_table},
     "docs/requests.md": {"neutral": fields_without_effect_table},
     "docs/reference.md": {
