@@ -16,10 +16,11 @@ from engine.planning import NO_PLAN, CyclePlan
 from engine.request import RunningSequence
 from engine.rows import Rows
 from engine.shadowing import advance_shadows, cast_shadow, start_shadows
-from engine.waiting import NOTHING, cycle_spare, left_copies, settle_cycle, weighed_seconds
+from engine.waiting import left_copies, settle_cycle, weighed_seconds
 from kernels.sampling import Block, Chosen, Failure, TokenLogprob
 from policies.allocate import Candidate, allocate
 from policies.cycle_policy import CyclePolicy
+from policies.ledger import NOTHING, Own, cycle_spare
 from policies.stats import BlockEnd, FinishReason, SequenceStats, ShadowStats
 
 
@@ -234,10 +235,13 @@ def _allocate(
     """How many drafts of each are verified; `room` is what their block tables cover."""
     if not any(one.proposal.tokens for one in drafted):
         return (0,) * len(sequences)
-    own = [
-        (one.drafter, len(one.proposal.tokens), min(len(one.proposal.tokens), most))
-        if one.requested and not sequence.decision.forced
-        else NOTHING
+    waiting = [
+        (
+            sequence.ledger,
+            Own(one.drafter, len(one.proposal.tokens), min(len(one.proposal.tokens), most))
+            if one.requested and not sequence.decision.forced
+            else NOTHING,
+        )
         for sequence, one, most in zip(sequences, drafted, room, strict=True)
     ]
     candidates = []
@@ -264,7 +268,7 @@ def _allocate(
         policy.cost,
         kv_tokens,
         policy.margin,
-        cycle_spare(sequences, own, policy, kv_tokens, trust),
+        cycle_spare(waiting, policy, kv_tokens, trust),
         rate=rate,
         draft_seconds=draft_seconds,
     )

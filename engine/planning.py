@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from engine.drafter import Drafter
 from engine.drafting import Copies, copied_proposals, outlook_of
 from engine.request import RunningSequence
-from engine.waiting import NOTHING, cycle_spare, left_copies
+from engine.waiting import left_copies
 from policies.cycle_policy import CyclePolicy
-from policies.ledger import SURE_DRAFTS, drafting_seconds
+from policies.ledger import NOTHING, cycle_spare, drafting_seconds, own_if_asked
 from policies.plan import NO_PRICES, Prices, Prospect, plan
 
 
@@ -71,7 +71,7 @@ def plan_cycle(
     caps = tuple(block_length(sequence, policy) for sequence in sequences)
     kv_tokens = sum(len(sequence.tokens) for sequence in sequences)
     if all(cap == 0 or sequence.decision.forced for cap, sequence in zip(caps, sequences, strict=True)):
-        spare = cycle_spare(sequences, [NOTHING] * len(sequences), policy, kv_tokens, trust)
+        spare = cycle_spare([(sequence.ledger, NOTHING) for sequence in sequences], policy, kv_tokens, trust)
         return CyclePlan(caps, prices=near, trust=trust, spare_seconds=spare)
     copies = copied_proposals(drafters, sequences, caps, policy)
     prospects = []
@@ -88,17 +88,13 @@ def plan_cycle(
             )
         )
     untaken = drafting_seconds(left_copies(sequences, copies), policy.draft_costs)
-    alone = len(prospects) == 1
 
     def spare_of(asked: Sequence[int]) -> float:
-        # One who runs alone waits for nobody; with others, what becomes of its drafts is not known yet.
-        own = [
-            (one.drafter, drafts if alone else min(drafts, SURE_DRAFTS), drafts if alone else 0)
-            if drafts and not one.forced
-            else NOTHING
-            for one, drafts in zip(prospects, asked, strict=True)
+        waiting = [
+            (sequence.ledger, NOTHING if one.forced else own_if_asked(one.drafter, drafts, len(sequences)))
+            for sequence, one, drafts in zip(sequences, prospects, asked, strict=True)
         ]
-        return cycle_spare(sequences, own, policy, kv_tokens, trust) - untaken
+        return cycle_spare(waiting, policy, kv_tokens, trust) - untaken
 
     planned = plan(prospects, policy.cost, policy.draft_costs, kv_tokens, policy.margin, spare_of, near)
     # What is copied is at hand: how much of it is verified, the allocation says.

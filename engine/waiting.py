@@ -5,36 +5,7 @@ from collections.abc import Sequence
 from engine.drafting import Copies, Drafted
 from engine.request import RunningSequence
 from policies.cycle_policy import CyclePolicy
-from policies.ledger import Turn, drafting_seconds, settle, spare_seconds
-
-NOTHING = ("", 0, 0)
-"""The proposal of a sequence that is not asked for, or that is forced."""
-
-
-def cycle_spare(
-    sequences: Sequence[RunningSequence],
-    proposals: Sequence[tuple[str, int, int]],
-    policy: CyclePolicy,
-    kv_tokens: int,
-    trust: float,
-) -> float:
-    """Seconds that the next cycle may be longer than a plain one; 0 without a cost model.
-
-    `proposals` are those of the sequences, in their order: (drafter, drafts, rows that they may have in the pass), with
-    an empty drafter where nothing that could be left out is asked. `trust` is that of `policies.ledger.CostTrust`.
-    """
-    cost, load = policy.cost, len(sequences)
-    if cost is None or load == 0:
-        return 0.0
-    plain_seconds = cost.seconds(load, load, kv_tokens)
-    waiting = []
-    for sequence, (drafter, drafts, rows) in zip(sequences, proposals, strict=True):
-        own = cost.seconds(load + rows, load, kv_tokens) - plain_seconds if rows else 0.0
-        price = policy.draft_costs.get(drafter)
-        if price is not None:
-            own += price.seconds(1, drafts, drafts)
-        waiting.append((sequence.ledger, own))
-    return spare_seconds(waiting, plain_seconds, policy.max_neighbour_slowdown, trust)
+from policies.ledger import Turn, drafting_seconds, settle
 
 
 def left_copies(sequences: Sequence[RunningSequence], copies: Copies) -> list[tuple[str, int]]:

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf, log2
 from typing import NamedTuple
 
-from policies.cycle_policy import DraftCost, PassCost
+from policies.cycle_policy import CyclePolicy, DraftCost, PassCost
 
 KEPT = 0.65
 """The share of the bound that ledgers give out. With the reserve, a request of two dozen tokens ends at 1.082 where 1.1
@@ -129,6 +129,44 @@ def spare_seconds(
         if left < least:
             least = left
     return least - (1.0 - trust * RESERVE) * plain_seconds
+
+
+class Own(NamedTuple):
+    """What one sequence's drafts may add to a cycle."""
+
+    drafter: str
+    """Empty where nothing that could be left out is asked."""
+    drafts: int
+    rows: int
+    """Of them that it may have in the target's pass."""
+
+
+NOTHING = Own("", 0, 0)
+
+
+def own_if_asked(drafter: str, drafts: int, load: int) -> Own:
+    """Before it is drafted: who runs alone waits for nobody; with others, what becomes of drafts is not known yet."""
+    if not drafts:
+        return NOTHING
+    return Own(drafter, drafts, drafts) if load == 1 else Own(drafter, min(drafts, SURE_DRAFTS), 0)
+
+
+def cycle_spare(
+    waiting: Sequence[tuple[Ledger, Own]], policy: CyclePolicy, kv_tokens: int, trust: float = 1.0
+) -> float:
+    """Seconds that the next cycle of all of `waiting` may be longer than a plain one; 0 without a cost model."""
+    cost, load = policy.cost, len(waiting)
+    if cost is None or load == 0:
+        return 0.0
+    plain_seconds = cost.seconds(load, load, kv_tokens)
+    ledgers = []
+    for ledger, (drafter, drafts, rows) in waiting:
+        own = cost.seconds(load + rows, load, kv_tokens) - plain_seconds if rows else 0.0
+        price = policy.draft_costs.get(drafter)
+        if price is not None:
+            own += price.seconds(1, drafts, drafts)
+        ledgers.append((ledger, own))
+    return spare_seconds(ledgers, plain_seconds, policy.max_neighbour_slowdown, trust)
 
 
 class Turn(NamedTuple):

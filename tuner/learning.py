@@ -144,7 +144,7 @@ class Learning:
             copier = self._copiers.of(key, curves, worth)
             if copier is None:
                 self.copiers.pop(key, None)
-            elif copier != self.copiers.get(key):
+            else:
                 self.copiers[key] = copier
         copied = {key: self.curves[self.copiers[key].drafter][key] for key in due if key in self.copiers}
         before = copying(self.curves, worth.cost, worth.draft_costs)

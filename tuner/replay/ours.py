@@ -5,14 +5,24 @@ ledger; cycles and requests are folded as telemetry, and `tick` is called on the
 server. It is told what an engine is told: a calibration with its errors, and what cycles were measured to take.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from policies.allocate import Candidate, allocate
 from policies.copying import CopyingChoice
-from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy, DraftCost, Outlook, Survival, Window
-from policies.ledger import SURE_DRAFTS, CostTrust, Ledger, Turn, drafting_seconds, settle, spare_seconds
+from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy, Outlook, Survival, Window
+from policies.ledger import (
+    NOTHING,
+    CostTrust,
+    Ledger,
+    Own,
+    Turn,
+    cycle_spare,
+    drafting_seconds,
+    own_if_asked,
+    settle,
+)
 from policies.plan import NO_PRICES, Prospect, plan
 from policies.shadow_room import ShadowRoom
 from policies.stats import (
@@ -27,7 +37,7 @@ from policies.stats import (
 )
 from policies.types import PLAIN, Context, Decision, Policy, RequestFeatures, SamplingClass
 from tuner.controller import Controller, ControllerOptions
-from tuner.replay.player import Running, Shadowed, World
+from tuner.replay.player import Running, Shadowed, Told, World
 from tuner.replay.trace import Costs
 
 MODEL = "replayed"
@@ -79,9 +89,7 @@ class Ours:
         """A new controller, which goes on from `memory` if there is any. The clock goes on."""
         options = self._options or ControllerOptions(seed=world.seed)
         self._policy = INITIAL_CYCLE_POLICY
-        self._drafting: Mapping[str, float] = {}
-        self._shadow_seconds = self._copying_seconds = 0.0
-        self._shadows: Sequence[Shadowed] = ()
+        self._told = Told({}, 0.0, 0.0, ())
         self._window = -1
         self._cycle = 0
         self._rate = 0.0
@@ -126,7 +134,6 @@ class Ours:
                 one.shadows = ()
             return
         prospects = []
-        waiting = []
         load, kv_tokens = len(running), sum([one.kv_tokens for one in running])
         choice = CopyingChoice(policy.cost, load, kv_tokens) if policy.cost is not None else None
         for one in running:
@@ -147,32 +154,19 @@ class Ours:
                 offered = min(one.copied, cap)
                 if choice.takes(copied, offered, outlook, cap, price):
                     one.drafter, own.copied = one.copier, cap
-                    outlook, cap, price = copied, offered, policy.draft_costs.get(one.copier)
+                    outlook, cap = copied, offered
             own.outlook = outlook
-            waiting.append((own.ledger, price))
             limit = policy.tpot_limits.get(context.route)
             prospects.append(Prospect(one.drafter, outlook, cap, decision.forced, limit))
         self._left = [(one.copier, one.copied) for one in running if one.copier and not one.notes.copied]
         untaken = drafting_seconds(self._left, policy.draft_costs)
 
         def spare_of(asked: Sequence[int]) -> float:
-            # One who runs alone waits for nobody; with others, what becomes of its drafts is not known yet.
-            own_seconds = [
-                (
-                    ledger,
-                    self._own(
-                        price,
-                        drafts if load == 1 else min(drafts, SURE_DRAFTS),
-                        drafts if load == 1 else 0,
-                        load,
-                        kv_tokens,
-                    )
-                    if drafts
-                    else 0.0,
-                )
-                for (ledger, price), drafts in zip(waiting, asked, strict=True)
+            owns = [
+                (one.notes.ledger, own_if_asked(one.drafter, drafts, load))
+                for one, drafts in zip(running, asked, strict=True)
             ]
-            return self._spare(own_seconds, kv_tokens) - untaken
+            return self._spare(owns, kv_tokens) - untaken
 
         planned = plan(prospects, policy.cost, policy.draft_costs, kv_tokens, policy.margin, spare_of, self._prices)
         self._rate, self._prices = planned.rate, planned.prices
@@ -199,15 +193,14 @@ class Ours:
             return
         candidates = []
         waiting = []
-        load, kv_tokens = len(running), sum([one.kv_tokens for one in running])
+        kv_tokens = sum([one.kv_tokens for one in running])
         for one in running:
             own: _Own = one.notes
             decision = own.decision
             context = decision.context
             curve: tuple[float, ...] = ()
-            price = policy.draft_costs.get(one.drafter)
-            own_seconds = self._own(price, one.proposed, one.proposed, load, kv_tokens) if one.requested else 0.0
-            waiting.append((own.ledger, own_seconds))
+            asked_own = Own(one.drafter, one.proposed, one.proposed) if one.requested else NOTHING
+            waiting.append((own.ledger, asked_own))
             if own.copied:
                 curve = own.outlook.survival
             elif one.proposed:
@@ -230,20 +223,13 @@ class Ours:
         for one, length in zip(running, lengths, strict=True):
             one.verified = length
 
-    def watch(
-        self,
-        draft_seconds: Mapping[str, float],
-        shadow_seconds: float,
-        copying_seconds: float,
-        shadows: Sequence[Shadowed],
-    ) -> None:
-        self._drafting, self._shadow_seconds, self._shadows = draft_seconds, shadow_seconds, shadows
-        self._copying_seconds = copying_seconds
-        for shadow in shadows:
+    def watch(self, told: Told) -> None:
+        self._told = told
+        for shadow in told.shadows:
             shadow.one.notes.watched.discard(shadow.drafter)
 
     def observe(self, running: list[Running], seconds: float, now: float) -> None:
-        policy, load = self._policy, len(running)
+        policy, load, told = self._policy, len(running), self._told
         sequences = []
         turns = []
         rows, kv_tokens = load, 0
@@ -280,7 +266,7 @@ class Ours:
                 )
             )
         if policy.cost is not None:
-            predicted = settle(turns, policy.cost, policy.draft_costs, kv_tokens, self._left, self._shadow_seconds)
+            predicted = settle(turns, policy.cost, policy.draft_costs, kv_tokens, self._left, told.shadow_seconds)
             late = self._trust.count(load, rows - load, seconds, predicted)
             for turn in turns:
                 turn.ledger.taken += late
@@ -297,16 +283,16 @@ class Ours:
                 load=load,
                 tokens=rows,
                 kv_tokens=kv_tokens,
-                draft_seconds=self._drafting,
-                verify_seconds=seconds - sum(self._drafting.values()) - self._shadow_seconds - self._copying_seconds,
+                draft_seconds=told.draft_seconds,
+                verify_seconds=seconds - sum(told.draft_seconds.values()) - told.shadow_seconds - told.copying_seconds,
                 cycle_seconds=seconds,
                 prefill_tokens=0,
                 prefill_seconds=0.0,
                 waiting=0,
                 sequences=tuple(sequences),
-                shadows=tuple([_shadow_stats(shadow) for shadow in self._shadows]),
-                shadow_seconds=self._shadow_seconds,
-                copying_seconds=self._copying_seconds,
+                shadows=tuple([_shadow_stats(shadow) for shadow in told.shadows]),
+                shadow_seconds=told.shadow_seconds,
+                copying_seconds=told.copying_seconds,
                 ended_at=now,
             )
         )
@@ -342,22 +328,9 @@ class Ours:
     def _take(self, policy: CyclePolicy) -> None:
         self._policy = policy
 
-    def _own(self, price: DraftCost | None, drafts: int, rows: int, load: int, kv_tokens: int) -> float:
-        """What a sequence's own drafts may add to a cycle."""
-        cost = self._policy.cost
-        seconds = price.seconds(1, drafts, drafts) if price is not None else 0.0
-        if rows and cost is not None:
-            seconds += cost.seconds(load + rows, load, kv_tokens) - cost.seconds(load, load, kv_tokens)
-        return seconds
-
-    def _spare(self, waiting: Sequence[tuple[Ledger, float]], kv_tokens: int) -> float:
+    def _spare(self, waiting: Sequence[tuple[Ledger, Own]], kv_tokens: int) -> float:
         """What everybody who runs may wait in the next cycle beyond a plain one."""
-        policy, load = self._policy, len(waiting)
-        if policy.cost is None:
-            return 0.0
-        trust = self._trust.at(load)
-        plain_seconds = policy.cost.seconds(load, load, kv_tokens)
-        return spare_seconds(waiting, plain_seconds, policy.max_neighbour_slowdown, trust)
+        return cycle_spare(waiting, self._policy, kv_tokens, self._trust.at(len(waiting)))
 
 
 def engine_info(world: World) -> EngineInfo:

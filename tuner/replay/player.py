@@ -85,6 +85,19 @@ class Shadowed(NamedTuple):
     """Tokens that came since it started."""
 
 
+class Told(NamedTuple):
+    """What an engine's `CycleStats` tells beyond the cycle's seconds. All seconds are measured, and parts of the
+    cycle's; the rest is the target's pass."""
+
+    draft_seconds: Mapping[str, float]
+    """By drafter."""
+    shadow_seconds: float
+    copying_seconds: float
+    """Of copied proposals that were not taken."""
+    shadows: Sequence[Shadowed]
+    """Those that were decided in this cycle."""
+
+
 @dataclass(frozen=True, slots=True)
 class World:
     """What a controller is told at its start, as an engine tells it after its calibration."""
@@ -143,16 +156,9 @@ class VerifyingPlayer(Player, Protocol):
 class WatchingPlayer(Player, Protocol):
     """A controller that is told what an engine's `CycleStats` tells beyond the cycle's seconds."""
 
-    def watch(
-        self,
-        draft_seconds: Mapping[str, float],
-        shadow_seconds: float,
-        copying_seconds: float,
-        shadows: Sequence[Shadowed],
-    ) -> None:
-        """Right before `observe`: measured seconds of drafting by drafter, of shadows, and of copied proposals that
-        were not taken; all are parts of the cycle's, and the rest is the target's pass. `shadows` are those decided in
-        this cycle; the running sequences are as in `observe`, and those that end with it are still among them."""
+    def watch(self, told: Told) -> None:
+        """Right before `observe`; the running sequences are as there, and those that end with the cycle are still among
+        them."""
         ...
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from policies.cycle_policy import DraftCost
 from policies.types import MAX_BLOCK_LENGTH, PLAIN
 from tuner.replay.played import Ints, Outcome, Played, account, pass_seconds
-from tuner.replay.player import CopyingPlayer, Player, Running, Shadowed, VerifyingPlayer, WatchingPlayer, World
+from tuner.replay.player import CopyingPlayer, Player, Running, Shadowed, Told, VerifyingPlayer, WatchingPlayer, World
 from tuner.replay.trace import Costs, DraftTrace, Trace
 
 _VERIFIED, _PROPOSED, _DRAFTER = 1 << 5, 1 << 10, 1 << 15
@@ -189,10 +189,12 @@ def play(trace: Trace, player: Player, seed: int) -> Played:
         now += seconds * factor
         if watching is not None:
             watching.watch(
-                {name: spent * factor for name, spent in drafted.items()},
-                shadowing * factor,
-                untaken * factor,
-                _decided(running, pending) if pending else (),
+                Told(
+                    {name: spent * factor for name, spent in drafted.items()},
+                    shadowing * factor,
+                    untaken * factor,
+                    _decided(running, pending) if pending else (),
+                )
             )
         player.observe(running, seconds * factor, now)
         if ended:

@@ -8,7 +8,6 @@ was not made from what the controller was told.
 """
 
 import random
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +19,7 @@ from tuner.replay.baselines import HINDSIGHT, INFORMED
 from tuner.replay.baselines.fixed import Fixed
 from tuner.replay.copying_oracle import CopyingOracle
 from tuner.replay.oracle import Oracle, Truth
-from tuner.replay.player import CopyingPlayer, Player, Running, Shadowed, VerifyingPlayer, WatchingPlayer, World
+from tuner.replay.player import CopyingPlayer, Player, Running, Told, VerifyingPlayer, WatchingPlayer, World
 from tuner.replay.run import all_controllers
 from tuner.replay.simulate import play
 from tuner.replay.trace import DraftTrace, Trace, TracedRequest
@@ -65,17 +64,11 @@ class Logged:
             self.player.verify(running)
         self.log.append((DECIDED, [one.verified for one in running]))
 
-    def watch(
-        self,
-        draft_seconds: Mapping[str, float],
-        shadow_seconds: float,
-        copying_seconds: float,
-        shadows: Sequence[Shadowed],
-    ) -> None:
-        scored = [(each.one.index, *each[1:]) for each in shadows]
-        self.log.append((TOLD, (dict(draft_seconds), shadow_seconds, copying_seconds, scored)))
+    def watch(self, told: Told) -> None:
+        scored = [(each.one.index, *each[1:]) for each in told.shadows]
+        self.log.append((TOLD, (dict(told.draft_seconds), told.shadow_seconds, told.copying_seconds, scored)))
         if isinstance(self.player, WatchingPlayer):
-            self.player.watch(draft_seconds, shadow_seconds, copying_seconds, shadows)
+            self.player.watch(told)
 
     def observe(self, running: list[Running], seconds: float, now: float) -> None:
         self.log.append((TOLD, ([(one.accepted, one.emitted) for one in running], seconds, now)))

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from tests.tuner.replay.small_traces import STEPPED_COSTS, small_trace
 from tuner.replay.baselines.fixed import Fixed
 from tuner.replay.fixed_play import FixedRuns
 from tuner.replay.played import WINDOW_REQUESTS, Played, account
-from tuner.replay.player import Running, Shadowed, World
+from tuner.replay.player import Running, Shadowed, Told, World
 from tuner.replay.reblock import Reblocked
 from tuner.replay.simulate import play, simulate
 from tuner.replay.trace import Costs, Trace
@@ -242,16 +242,10 @@ class Watching(Fixed):
         for one in running:
             one.verified = 0
 
-    def watch(
-        self,
-        draft_seconds: Mapping[str, float],
-        shadow_seconds: float,
-        copying_seconds: float,
-        shadows: Sequence[Shadowed],
-    ) -> None:
-        self.told += shadows
-        self.spent += shadow_seconds + copying_seconds
-        self.drafting += sum(draft_seconds.values())
+    def watch(self, told: Told) -> None:
+        self.told += told.shadows
+        self.spent += told.shadow_seconds + told.copying_seconds
+        self.drafting += sum(told.draft_seconds.values())
 
 
 class Copying(Watching):
