@@ -376,7 +376,10 @@ def _speedup(own: Mapping[int, Mapping[int, ServedSums]], plain: PlainSeconds) -
 
 def _add(to: dict[int, ServedSums], more: Mapping[int, ServedSums]) -> None:
     for load, sums in more.items():
-        to.setdefault(load, ServedSums()).add(sums)
+        known = to.get(load)
+        if known is None:
+            known = to[load] = ServedSums()
+        known.add(sums)
 
 
 def _era(decision: Decision) -> Era:

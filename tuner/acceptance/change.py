@@ -28,6 +28,7 @@ et al. 2002), so memory grows as log t.
 import math
 from collections import deque
 from dataclasses import dataclass
+from typing import NamedTuple
 
 DELTA = 0.01
 """Probability, over the whole life of a cell or drafter that does not change, that a change is found."""
@@ -41,7 +42,7 @@ _EQUAL_PIECES = 6
 """Pieces of one size before the oldest two of them become one."""
 _LEAST_BLOCKS = 20.0
 """Effective blocks of a cell before what its requests bring beyond its mean says anything."""
-_SPLITS = (3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128)
+_SPLITS = frozenset((3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128))
 """Of the latest requests of a drafter, how many are held against what was known before them. What is older, its cells
 have found."""
 
@@ -150,8 +151,7 @@ class CellTest:
         return Change(before[1] / before[0], self.kept / self.blocks, mark)
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
+class _Request(NamedTuple):
     context: tuple[str, str]
     """Its language is what counts together."""
     blocks: float
@@ -186,7 +186,7 @@ class DrafterTest:
     __slots__ = ("_requests", "_seen")
 
     def __init__(self) -> None:
-        self._requests: deque[_Request] = deque(maxlen=_SPLITS[-1])
+        self._requests: deque[_Request] = deque(maxlen=max(_SPLITS))
         self._seen = 0
 
     def add(self, context: tuple[str, str], blocks: float, kept: float, mean: float, known: float, mark: int) -> bool:
@@ -202,15 +202,17 @@ class DrafterTest:
         change = None
         cells: dict[tuple[str, str], tuple[float, float, float]] = {}
         languages: dict[str, _Latest] = {}
-        for count, one in enumerate(reversed(self._requests), start=1):
-            language = languages.setdefault(one.context[1], _Latest())
-            blocks, expected, doubt = cells.get(one.context, (0.0, 0.0, 0.0))
-            blocks += one.blocks
+        nothing = 0.0, 0.0, 0.0
+        for count, (context, more, kept, mean, known, _) in enumerate(reversed(self._requests), start=1):
+            language = languages.get(context[1])
+            if language is None:
+                language = languages[context[1]] = _Latest()
+            blocks, expected, doubt = cells.get(context, nothing)
+            blocks += more
             # The older the mean, the less of the change is in it already.
-            now = blocks, blocks * one.mean, blocks**2 / one.known
-            cells[one.context] = now
-            language.blocks += one.blocks
-            language.kept += one.kept
+            now = cells[context] = blocks, blocks * mean, blocks**2 / known
+            language.blocks += more
+            language.kept += kept
             language.expected += now[1] - expected
             language.doubt += now[2] - doubt
             if count not in _SPLITS:
