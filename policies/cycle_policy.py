@@ -1,9 +1,11 @@
 """What one cycle reads: kill switches, the window, survivals and costs; see `policies.types` for the words."""
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import inf
+from operator import sub
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,10 @@ class Outlook:
     """``tokens[K]``: drafts of a block of K that are expected to be kept, K = 0..n."""
     rows: tuple[float, ...] = field(init=False, repr=False, compare=False)
     """``rows[K]``: drafts of a block of K that are expected to be proposed, K = 0..n."""
-
+    steps: tuple[tuple[float, float], ...] = field(init=False, repr=False, compare=False)
+    """``steps[j]``: tokens and rows of position j alone, j = 0..n - 1."""
+    silence: tuple[float, ...] = field(init=False, repr=False, compare=False)
+    """``silence[j]``: the probability that nothing is proposed at position j, j = 0..n - 1."""
     lengths: tuple[int, ...] = field(init=False, repr=False, compare=False)
     """The block lengths that are best at some price of a row, falling to 0."""
     prices: tuple[float, ...] = field(init=False, repr=False, compare=False)
@@ -42,6 +47,7 @@ class Outlook:
         offered = [max(pair) for pair in zip(self.offered, self.survival, strict=True)]
         tokens = tuple(accumulate(self.survival, initial=0.0))
         rows = tuple(accumulate(offered, initial=0.0))
+        steps = tuple(zip(map(sub, tokens[1:], tokens), map(sub, rows[1:], rows), strict=False))
         lengths, prices = [0], [inf]
         for length in range(1, len(tokens)):
             if rows[length] == rows[lengths[-1]]:
@@ -57,6 +63,8 @@ class Outlook:
             prices.append(price)
         object.__setattr__(self, "tokens", tokens)
         object.__setattr__(self, "rows", rows)
+        object.__setattr__(self, "steps", steps)
+        object.__setattr__(self, "silence", tuple([1.0 - offers for _, offers in steps]))
         object.__setattr__(self, "lengths", tuple(reversed(lengths)))
         object.__setattr__(self, "prices", tuple(reversed(prices[1:])))
 
@@ -134,9 +142,7 @@ class PassCost:
         last = len(knots) - 1
         base = values[0]
         if last > 0 and tokens > knots[0]:
-            upper = 1
-            while upper < last and knots[upper] < tokens:
-                upper += 1
+            upper = bisect_left(knots, tokens, 1, last)
             slope = (values[upper] - values[upper - 1]) / (knots[upper] - knots[upper - 1])
             base = values[upper - 1] + slope * (tokens - knots[upper - 1])
         return base + self.sequence_seconds * load + self.kv_token_seconds * kv_tokens

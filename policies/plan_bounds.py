@@ -14,7 +14,17 @@ _ROUNDED = 1.0 + 1e-9
 class WaitBounds:
     """What all sequences allow: see `policies.allocate.allocate`."""
 
-    __slots__ = ("_groups", "_limits", "_others", "_plain_seconds", "_prospects", "_spare_of", "_surely")
+    __slots__ = (
+        "_groups",
+        "_limits",
+        "_looked_at",
+        "_most",
+        "_others",
+        "_plain_seconds",
+        "_prospects",
+        "_spare_of",
+        "_surely",
+    )
 
     def __init__(
         self,
@@ -29,6 +39,9 @@ class WaitBounds:
         self._groups = groups
         self._plain_seconds = plain.seconds
         self._spare_of = spare_of
+        self._looked_at: Sequence[int] | None = None
+        """The lengths that were asked about last, for which `_most` seconds are allowed."""
+        self._most = 0.0
         self._limits: list[float] = []
         """The least objective of each group."""
         self._others = inf
@@ -38,11 +51,14 @@ class WaitBounds:
 
     def most(self, lengths: Sequence[int]) -> float:
         """Seconds that are allowed with these lengths, whatever is emitted, but for objectives."""
-        asked = [0] * len(self._prospects)
-        for group, length in zip(self._groups, lengths, strict=False):
-            for index in group.members:
-                asked[index] = length
-        return self._plain_seconds + self._spare_of(asked)
+        if lengths != self._looked_at:
+            asked = [0] * len(self._prospects)
+            for group, length in zip(self._groups, lengths, strict=False):
+                if length:
+                    for index in group.members:
+                        asked[index] = length
+            self._looked_at, self._most = lengths, self._plain_seconds + self._spare_of(asked)
+        return self._most
 
     def allow(self, choice: Choice) -> bool:
         """Whether no sequence waits too long for what it is expected to emit."""

@@ -1,6 +1,7 @@
 """Sequences that are alike, by drafter: the lengths that are best for them at given prices, and what they come to."""
 
 from bisect import bisect_right
+from collections.abc import Sequence
 
 from policies.cycle_policy import DraftCost, Outlook
 
@@ -8,9 +9,22 @@ from policies.cycle_policy import DraftCost, Outlook
 class Group:
     """Sequences that are alike: one drafter, one outlook, one cap."""
 
-    __slots__ = ("asked", "cap", "count", "length", "lengths", "members", "prices", "rows", "tokens")
+    __slots__ = (
+        "_silence",
+        "asked",
+        "cap",
+        "count",
+        "length",
+        "lengths",
+        "members",
+        "outlook",
+        "prices",
+        "rows",
+        "tokens",
+    )
 
     def __init__(self, outlook: Outlook, cap: int, index: int) -> None:
+        self.outlook = outlook
         self.tokens = outlook.tokens
         self.rows = outlook.rows
         self.lengths = outlook.lengths
@@ -22,6 +36,15 @@ class Group:
         self.count = 1
         """Of `members`."""
         self.length = 0
+        self._silence: Sequence[float] = ()
+
+    @property
+    def silence(self) -> Sequence[float]:
+        """The probability that none of them offers position j; once all are counted."""
+        if not self._silence:
+            each, count = self.outlook.silence, self.count
+            self._silence = each if count == 1 else [silent**count for silent in each]
+        return self._silence
 
 
 class Drafter:
@@ -44,7 +67,7 @@ class Drafter:
         self.forced_rows += outlook.rows[length]
         self.silent += [1.0] * (length - len(self.silent))
         for position in range(length):
-            self.silent[position] *= 1.0 - (outlook.rows[position + 1] - outlook.rows[position])
+            self.silent[position] *= outlook.silence[position]
         return outlook.tokens[length], outlook.rows[length]
 
     def forced_seconds(self) -> float:
@@ -73,16 +96,27 @@ class Drafter:
             if not depth:
                 self.drop()
                 return 0.0, 0.0, 0.0
+        tokens = rows = 0.0
+        asked = 0
         for group in self.groups:
             if step_price:
-                length = min(group.length, depth)
+                length = group.length
+                if length > depth:
+                    length = depth
             else:
                 length = group.lengths[bisect_right(group.prices, price)]
                 if length > group.cap:
                     length = group.cap
-            worthwhile = group.tokens[length] - price * group.rows[length] > least
-            group.length = length if worthwhile else 0
-        return self._expected(steps)
+            more, added = group.tokens[length], group.rows[length]
+            if more - price * added > least:
+                group.length = length
+                count = group.count
+                tokens += count * more
+                rows += count * added
+                asked += count
+            else:
+                group.length = 0
+        return tokens, rows, self._seconds(asked, steps, rows)
 
     def expected(self) -> tuple[float, float, float]:
         """Tokens, rows and drafting seconds at the lengths that are set, beyond those of forced blocks."""
@@ -92,11 +126,8 @@ class Drafter:
                 before = silent = self.silent[position] if position < len(self.silent) else 1.0
                 for group in self.groups:
                     if group.length > position:
-                        silent *= (1.0 - group.rows[position + 1] + group.rows[position]) ** group.count
+                        silent *= group.silence[position]
                 steps += before - silent
-        return self._expected(steps)
-
-    def _expected(self, steps: float) -> tuple[float, float, float]:
         tokens = rows = 0.0
         asked = 0
         for group in self.groups:
@@ -106,10 +137,11 @@ class Drafter:
                 tokens += count * group.tokens[length]
                 rows += count * group.rows[length]
                 asked += count
+        return tokens, rows, self._seconds(asked, steps, rows)
+
+    def _seconds(self, asked: int, steps: float, rows: float) -> float:
         seconds = self.cost.seconds(asked, steps, rows)
-        if asked and self.forced:
-            seconds -= self.cost.call_seconds
-        return tokens, rows, seconds
+        return seconds - self.cost.call_seconds if asked and self.forced else seconds
 
     def drop(self) -> None:
         """Set every length to 0."""
@@ -126,28 +158,30 @@ class Drafter:
         """`left`: what the positions ahead bring at most, steps left out."""
         for group in self.groups:
             length = group.lengths[bisect_right(group.prices, price)]
-            group.length = length = length if length < group.cap else group.cap
+            if length > group.cap:
+                length = group.cap
+            group.length = length
             if length:
-                groups.append((length, group.count, group.tokens, group.rows))
-                left += group.count * (group.tokens[length] - price * group.rows[length])
+                count = group.count
+                groups.append((length, count, group.outlook.steps, group.silence))
+                left += count * (group.tokens[length] - price * group.rows[length])
                 if length > longest:
                     longest = length
         value = steps = best = best_steps = 0.0
         position = depth = 0
         forced = self.silent
         while position < longest and value + left > best:
-            after = position + 1
             before = silent = forced[position] if position < len(forced) else 1.0
             gain = 0.0
-            for length, count, tokens, rows in groups:
+            for length, count, each, none in groups:
                 if length > position:
-                    offered = rows[after] - rows[position]
-                    gain += count * (tokens[after] - tokens[position] - price * offered)
-                    silent *= (1.0 - offered) ** count
+                    tokens, offered = each[position]
+                    gain += count * (tokens - price * offered)
+                    silent *= none[position]
             left -= gain
             steps += before - silent
             value += gain - step_price * (before - silent)
-            position = after
+            position += 1
             if value > best:
                 best, depth, best_steps = value, position, steps
         return depth, best_steps
