@@ -67,7 +67,10 @@ class Envelope:
         """Which piece `added` rows lie on; the last one beyond all."""
         return bisect_right(self.corners, added, 1, len(self.slopes)) - 1
 
+    def on(self, place: int, added: float) -> float:
+        """Seconds with `added` rows, which lie on piece `place`."""
+        return self.seconds[place] + self.slopes[place] * (added - self.corners[place])
+
     def at(self, added: float) -> float:
         """Seconds with `added` rows."""
-        place = self.place(added)
-        return self.seconds[place] + self.slopes[place] * (added - self.corners[place])
+        return self.on(self.place(added), added)

@@ -74,28 +74,33 @@ def plan(
         return Plan(tuple(requested), 0.0, near, 0.0)
     load = len(prospects)
     drafters: dict[str, Drafter] = {}
-    groups: dict[tuple[str, int, int], Group] = {}
+    alike: dict[int, list[Group]] = {}
     plain_tokens = rows = float(load)
     for index, one in enumerate(prospects):
         cap = one.cap
         if cap <= 0:
             continue
-        key = one.drafter, id(one.outlook), cap
-        group = groups.get(key)
-        if group is not None and not one.forced:
-            group.members.append(index)
-            group.count += 1
+        name, outlook = one.drafter, one.outlook
+        if not one.forced:
+            known = alike.get(id(outlook))
+            if known is None:
+                known = alike[id(outlook)] = []
+            for group in known:
+                if group.asked == cap and group.drafter == name:
+                    group.members.append(index)
+                    break
+            else:
+                group = Group(name, outlook, cap, index)
+                known.append(group)
+                if name not in drafters:
+                    drafters[name] = Drafter(draft_costs.get(name, _NO_COST))
+                drafters[name].groups.append(group)
             continue
-        drafter = drafters.get(one.drafter)
-        if drafter is None:
-            drafter = drafters[one.drafter] = Drafter(draft_costs.get(one.drafter, _NO_COST))
-        if one.forced:
-            expected, used = drafter.force(one.outlook, cap)
-            plain_tokens += expected
-            rows += used
-        else:
-            groups[key] = group = Group(one.outlook, cap, index)
-            drafter.groups.append(group)
+        if name not in drafters:
+            drafters[name] = Drafter(draft_costs.get(name, _NO_COST))
+        expected, used = drafters[name].force(outlook, cap)
+        plain_tokens += expected
+        rows += used
     weighed = [drafter for drafter in drafters.values() if drafter.groups]
     plain_seconds = cost.seconds(rows, load, kv_tokens)
     for drafter in drafters.values():
@@ -106,7 +111,11 @@ def plan(
     if not weighed:
         return Plan(tuple(requested), plain_rate, near, spare_of([0] * load))
 
-    most = sum([group.count * group.rows[group.cap] for group in groups.values()])
+    most = 0.0
+    for drafter in weighed:
+        for group in drafter.groups:
+            group.count = len(group.members)
+            most += group.count * group.rows[group.cap]
     search = Search(weighed, Envelope(cost, rows, most), plain)
     choice, prices = search.best(near)
     bounds = WaitBounds(prospects, search.groups, plain, spare_of)
@@ -115,12 +124,11 @@ def plan(
     rate = choice.tokens / choice.seconds
     if rate <= plain_rate * (1.0 + margin):
         choice, rate = plain, plain_rate
-    for group, length in zip(search.groups, choice.lengths, strict=False):
-        for index in group.members:
-            requested[index] = length
+    lengths = iter(choice.lengths or [0] * len(search.groups))
     for drafter in weighed:
-        if drafter.is_free(_FREE * plain_seconds):
-            for group in drafter.groups:
-                for index in group.members:
-                    requested[index] = group.asked
+        free = drafter.is_free(_FREE * plain_seconds)
+        for group in drafter.groups:
+            length = next(lengths)
+            for index in group.members:
+                requested[index] = group.asked if free else length
     return Plan(tuple(requested), rate, prices, bounds.most(choice.lengths) - choice.seconds)

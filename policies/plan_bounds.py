@@ -17,7 +17,6 @@ class WaitBounds:
     __slots__ = (
         "_groups",
         "_limits",
-        "_looked_at",
         "_most",
         "_others",
         "_plain_seconds",
@@ -39,9 +38,8 @@ class WaitBounds:
         self._groups = groups
         self._plain_seconds = plain.seconds
         self._spare_of = spare_of
-        self._looked_at: Sequence[int] | None = None
-        """The lengths that were asked about last, for which `_most` seconds are allowed."""
-        self._most = 0.0
+        self._most: dict[tuple[int, ...], float] = {}
+        """By lengths, the seconds that are allowed with them."""
         self._limits: list[float] = []
         """The least objective of each group."""
         self._others = inf
@@ -51,14 +49,16 @@ class WaitBounds:
 
     def most(self, lengths: Sequence[int]) -> float:
         """Seconds that are allowed with these lengths, whatever is emitted, but for objectives."""
-        if lengths != self._looked_at:
+        key = tuple(lengths)
+        most = self._most.get(key)
+        if most is None:
             asked = [0] * len(self._prospects)
             for group, length in zip(self._groups, lengths, strict=False):
                 if length:
                     for index in group.members:
                         asked[index] = length
-            self._looked_at, self._most = lengths, self._plain_seconds + self._spare_of(asked)
-        return self._most
+            most = self._most[key] = self._plain_seconds + self._spare_of(asked)
+        return most
 
     def allow(self, choice: Choice) -> bool:
         """Whether no sequence waits too long for what it is expected to emit."""

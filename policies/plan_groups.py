@@ -14,36 +14,41 @@ class Group:
         "asked",
         "cap",
         "count",
+        "drafter",
         "length",
         "lengths",
         "members",
-        "outlook",
         "prices",
         "rows",
+        "silent",
+        "steps",
         "tokens",
     )
 
-    def __init__(self, outlook: Outlook, cap: int, index: int) -> None:
-        self.outlook = outlook
+    def __init__(self, drafter: str, outlook: Outlook, cap: int, index: int) -> None:
+        self.drafter = drafter
         self.tokens = outlook.tokens
         self.rows = outlook.rows
+        self.steps = outlook.steps
         self.lengths = outlook.lengths
         self.prices = outlook.prices
+        self.silent = outlook.silence
+        """Of one of them."""
         self.asked = cap
         self.cap = min(cap, len(outlook.survival))
         """Of `asked`, what anything is known of."""
         self.members = [index]
         self.count = 1
-        """Of `members`."""
+        """Of `members`, once they are all there."""
         self.length = 0
         self._silence: Sequence[float] = ()
 
     @property
     def silence(self) -> Sequence[float]:
-        """The probability that none of them offers position j; once all are counted."""
+        """The probability that none of them offers position j."""
         if not self._silence:
-            each, count = self.outlook.silence, self.count
-            self._silence = each if count == 1 else [silent**count for silent in each]
+            count = self.count
+            self._silence = self.silent if count == 1 else [silent**count for silent in self.silent]
         return self._silence
 
 
@@ -116,6 +121,8 @@ class Drafter:
                 asked += count
             else:
                 group.length = 0
+        if not asked:
+            return 0.0, 0.0, 0.0
         return tokens, rows, self._seconds(asked, steps, rows)
 
     def expected(self) -> tuple[float, float, float]:
@@ -163,7 +170,7 @@ class Drafter:
             group.length = length
             if length:
                 count = group.count
-                groups.append((length, count, group.outlook.steps, group.silence))
+                groups.append((length, count, group.steps, group.silence))
                 left += count * (group.tokens[length] - price * group.rows[length])
                 if length > longest:
                     longest = length

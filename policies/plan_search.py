@@ -180,7 +180,7 @@ class Search:
                 rows += added
                 seconds += took
         landed = envelope.place(rows)
-        pass_seconds = envelope.at(rows)
+        pass_seconds = envelope.on(landed, rows)
         for drafter, more, added, took in used:
             without = envelope.at(rows - added)
             if more <= worth * (took + pass_seconds - without):
