@@ -65,6 +65,7 @@ class Cell:
 
     __slots__ = (
         "_values",
+        "began",
         "due",
         "epoch",
         "finished",
@@ -98,6 +99,8 @@ class Cell:
         self.recent: Record = array("I")
         self.seen = 0
         """Entries so far, forgotten ones too: how much there is to learn from, and so when relatives look again."""
+        self.began = 0
+        """Of them, those that are forgotten."""
         self.revision = 0
         """Rises with every change."""
         self.touched = 0
@@ -126,8 +129,7 @@ class Cell:
 
     def restart(self, replica: str, epoch_blocks: int, after: int) -> None:
         """Forget what came up to landmark `after`; what came since is counted again, as far as it is at hand."""
-        marks = [(landmark.mark, landmark.seen) for landmark in self.finished]
-        seen_then = max((seen for mark, seen in marks if mark <= after), default=0)
+        self.began = self._seen_by(after)
         while self.finished and self.finished[0].mark <= after:
             self.finished.popleft()
         newest = max((epoch for epoch, _ in self.records), default=self.epoch)
@@ -136,7 +138,7 @@ class Cell:
         self.epoch = self.floor = max(newest, self.epoch) + 1
         self.open, self.room = None, 0
         record = self.open_record(replica, epoch_blocks)
-        for entry in self.recent[max(0, len(self.recent) - (self.seen - seen_then)) :]:
+        for entry in self.recent[max(0, len(self.recent) - (self.seen - self.began)) :]:
             for place in (entry & _MASK, entry >> 10 & _MASK, entry >> 20):
                 if place != NO_PLACE:
                     record[place] += 1
@@ -144,6 +146,14 @@ class Cell:
         for landmark in self.finished:
             self._add_sums(replica, epoch_blocks, landmark.finished)
         self.revision += 1
+
+    def _seen_by(self, after: int) -> int:
+        """Entries up to landmark `after`. What is forgotten stays so; where landmarks reach back less far, as many as
+        the oldest of them tells."""
+        before = [landmark.seen for landmark in self.finished if landmark.mark <= after]
+        if not before and len(self.finished) == _FINISHED:
+            before = [self.finished[0].seen]
+        return max(before, default=self.began)
 
     def correlation(self, replica: str) -> float:
         """Of first drafts within a request of this replica."""

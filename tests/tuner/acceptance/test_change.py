@@ -11,7 +11,8 @@ from tests.tuner.acceptance.text import Text, bursts, cycle, cycles_of
 from tests.tuner.simulated_engine import sequence
 from tuner.acceptance import Acceptance, Alarm
 from tuner.acceptance.change import DELTA, CellTest, DrafterTest, effective
-from tuner.acceptance.moments import Moments
+from tuner.acceptance.counts import BUCKETS, NO_PLACE, Cell
+from tuner.acceptance.moments import Finished, Moments
 
 KEY = ("chat", "en")
 BLOCKS_OF_A_REQUEST = 30
@@ -270,3 +271,35 @@ def test_the_memory_of_a_test_grows_as_a_logarithm() -> None:
         test.add(10.0, 3.0, index)
     assert len(test._pieces) < 120
     assert test.blocks == pytest.approx(1e6)
+
+
+def requests_of_ten(cell: Cell, marks: range) -> None:
+    """Requests of ten blocks each, none of which was kept."""
+    nothing = np.zeros(17)
+    for mark in marks:
+        for _ in range(10):
+            cell.open_record("local", 1000)[1] += 1
+            cell.remember(1, NO_PLACE, NO_PLACE)
+            cell.seen += 1
+        cell.add_request("local", 1000, Finished("ngram", *KEY, nothing[1:], nothing[1:], nothing, nothing), mark)
+
+
+def blocks_of(cell: Cell) -> int:
+    return sum(sum(record[:BUCKETS]) for record in cell.records.values())
+
+
+def test_what_was_forgotten_stays_so_when_an_older_change_is_found_elsewhere() -> None:
+    cell = Cell()
+    requests_of_ten(cell, range(1, 11))
+    cell.restart("local", 1000, 8)
+    assert blocks_of(cell) == 20
+    requests_of_ten(cell, range(11, 13))
+    cell.restart("local", 1000, 5)
+    assert blocks_of(cell) == 40
+
+
+def test_what_no_landmark_reaches_back_to_is_forgotten() -> None:
+    cell = Cell()
+    requests_of_ten(cell, range(1, 61))
+    cell.restart("local", 1000, 3)
+    assert blocks_of(cell) == 310
