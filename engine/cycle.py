@@ -20,7 +20,7 @@ from engine.waiting import left_copies, settle_cycle, weighed_seconds
 from kernels.sampling import Block, Chosen, Failure, TokenLogprob
 from policies.allocate import Candidate, allocate
 from policies.cycle_policy import CyclePolicy
-from policies.ledger import NOTHING, Own, cycle_spare
+from policies.ledger import NOTHING, Own, cycle_spare, lifts
 from policies.stats import BlockEnd, FinishReason, SequenceStats, ShadowStats
 
 
@@ -151,6 +151,7 @@ def run_cycle(
                 emitted=emitted,
                 confidence=proposal.confidence,
                 end=end,
+                forced=sequence.decision.forced,
             )
         )
     predicted = settle_cycle(sequences, drafted, emitted_by, lengths, untaken, shadow_seconds, policy, kv_tokens)
@@ -244,8 +245,9 @@ def _allocate(
         )
         for sequence, one, most in zip(sequences, drafted, room, strict=True)
     ]
+    lifted = lifts([sequence.ledger for sequence in sequences], policy, kv_tokens, trust)
     candidates = []
-    for sequence, one, most in zip(sequences, drafted, room, strict=True):
+    for sequence, one, most, lift in zip(sequences, drafted, room, lifted, strict=True):
         decision = sequence.decision
         curve = one.survival
         if curve is None:
@@ -255,12 +257,15 @@ def _allocate(
                 survival = policy.default_survivals.get(decision.drafter)
             if survival is not None and one.proposal.tokens:
                 curve = survival.of(one.proposal.confidence)
+        tpot_limit = policy.tpot_limits.get(decision.context.route)
+        if lift > 1.0 and tpot_limit is None:
+            curve = tuple([lift * each for each in curve])
         candidates.append(
             Candidate(
                 proposed=min(len(one.proposal.tokens), most),
                 survival=curve,
                 forced=decision.forced,
-                tpot_limit=policy.tpot_limits.get(decision.context.route),
+                tpot_limit=tpot_limit,
             )
         )
     return allocate(

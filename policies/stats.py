@@ -43,6 +43,8 @@ class SequenceStats:
     emitted: int
     confidence: int
     end: BlockEnd
+    forced: bool = False
+    """What was verified of it is an operator's doing, and neither weighed nor held against what is learned."""
 
 
 @dataclass(frozen=True, slots=True)

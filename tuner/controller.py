@@ -40,7 +40,7 @@ from tuner.decider import Decider, RouteModes
 from tuner.guardrails import GuardrailOptions, Guardrails, GuardrailState
 from tuner.guides import Guides
 from tuner.known_contexts import Key, KnownContexts
-from tuner.learning import ANYWHERE, FoundChange, Learning
+from tuner.learning import ANYWHERE, ChangeKind, FoundChange, Learning
 from tuner.orders import Orders
 from tuner.policy_book import PolicyBook
 from tuner.safeguard import Safeguard
@@ -384,7 +384,8 @@ class Controller:
         """Look again where something changed."""
         for change in found:
             self._young_at = self._monotonic()
-            self._guides.grant()
+            if change.kind is not ChangeKind.COST:  # what drafters get right is as it was
+                self._guides.grant()
             self._baseline.forget(change.route, change.language)
             self._changes_found[change.kind] = self._changes_found.get(change.kind, 0) + 1
         self._changes.extend(found)

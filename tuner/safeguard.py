@@ -1,5 +1,8 @@
 """The safety budget at work: what is open in each context while it lasts."""
 
+from collections import Counter
+from typing import NamedTuple
+
 from policies.stats import CycleStats
 from tuner.known_contexts import Key
 from tuner.learning import Learning
@@ -13,6 +16,42 @@ _REACTION_SECONDS = 0.05
 """From a cycle to the first that obeys what was judged after it: the telemetry's way here, the policy's way back."""
 _SPARE = 0.5
 """The part of the cap above which shadows run and unknown drafters are tried."""
+
+
+_ROUNDING = 1e-9
+
+
+class Forced(NamedTuple):
+    """What operators made a cycle do."""
+
+    rows: int
+    accepted: int
+    draft_seconds: float
+
+    @classmethod
+    def of(cls, stats: CycleStats) -> "Forced":
+        """Drafters share their seconds by the drafts that they proposed."""
+        sequences = [one for one in stats.sequences if one.forced and one.requested]
+        if not sequences:
+            return _NOTHING_FORCED
+        proposed, of_all = Counter[str](), Counter[str]()
+        for one in stats.sequences:
+            # A drafter takes time as well where it finds nothing.
+            drafts = max(one.proposed, 1) if one.requested else 0
+            of_all[one.drafter] += drafts
+            proposed[one.drafter] += drafts if one.forced else 0
+        return cls(
+            sum(one.verified for one in sequences),
+            sum(one.accepted for one in sequences),
+            sum(
+                seconds * proposed[drafter] / of_all[drafter]
+                for drafter, seconds in stats.draft_seconds.items()
+                if proposed[drafter]
+            ),
+        )
+
+
+_NOTHING_FORCED = Forced(0, 0, 0.0)
 
 
 class Safeguard:
@@ -34,7 +73,7 @@ class Safeguard:
         return self._budget.state
 
     def fold(self, stats: CycleStats) -> None:
-        """Count a cycle."""
+        """Count a cycle. What operators force is part of the plain cycle, with its tokens."""
         cost = self._learning.cost
         if cost is None or stats.killed:
             return
@@ -45,12 +84,16 @@ class Safeguard:
         self._budget.expect(plain_seconds / load)
         self._slowest = 1.0 + (self._slowest - 1.0) * _SLOWEST_FADE
         drafting = sum(stats.draft_seconds.values()) + stats.shadow_seconds + stats.copying_seconds
-        if stats.tokens == load and drafting == 0.0:
+        forced = Forced.of(stats)
+        weighed = drafting - forced.draft_seconds
+        if stats.tokens == load + forced.rows and weighed <= _ROUNDING * drafting:
             self._budget.fold_plain(plain_seconds)
             return
+        if forced.rows or forced.draft_seconds:
+            plain_seconds = cost.seconds(load + forced.rows, load, stats.kv_tokens) + forced.draft_seconds
         predicted = drafting + cost.seconds(stats.tokens, load, stats.kv_tokens)
         self._slowest = max(self._slowest, min(predicted, _SLOWEST * plain_seconds) / plain_seconds)
-        self._budget.fold(emitted, plain_seconds / load, stats.cycle_seconds, predicted)
+        self._budget.fold(emitted, plain_seconds / (load + forced.accepted), stats.cycle_seconds, predicted)
 
     def finish(self) -> None:
         """A request has ended; what was emitted since the one before counts as its work."""

@@ -2,14 +2,15 @@
 
 import random
 import timeit
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.allocate import Candidate, allocate
-from policies.cycle_policy import DraftCost, PassCost
-from policies.ledger import KEPT, RESERVE, CostTrust, Ledger, Turn, drafting_seconds, settle, spare_seconds
+from policies.cycle_policy import INITIAL_CYCLE_POLICY, DraftCost, PassCost
+from policies.ledger import KEPT, RESERVE, CostTrust, Ledger, Turn, drafting_seconds, lifts, settle, spare_seconds
 
 COST = PassCost((1, 4, 9, 16, 72), (0.010, 0.0105, 0.011, 0.014, 0.040), 0.0002, 1e-7)
 LEARNED = DraftCost(call_seconds=0.0002, sequence_seconds=0.0001, step_seconds=0.0005, row_seconds=0.00003)
@@ -163,3 +164,28 @@ def test_cycles_that_are_late_one_after_another_are_waited_for_and_one_alone_is_
     for _ in range(8):
         # Without drafts it is the machine's doing.
         assert trust.count(8, 0, 0.012, 0.010) == 0.0
+
+
+def test_on_a_machine_that_others_use_too_a_load_becomes_trusted_and_stays_so() -> None:
+    chance = random.Random(7)
+    trust = CostTrust()
+    drift = 1.0
+    seen = []
+    for _ in range(4_000):
+        drift += 0.05 * (1.0 - drift) + 0.02 * chance.gauss(0.0, 1.0)
+        trust.count(8, chance.choice((0, 4, 12)), 0.010 * drift * chance.lognormvariate(0.0, 0.10), 0.010)
+        seen.append(trust.at(8))
+    assert seen[600] == 1.0
+    assert sum(seen[600:]) / len(seen[600:]) > 0.95
+
+
+def test_tokens_of_those_who_hold_the_others_up_count_for_more_and_of_nobody_once_all_are_ahead() -> None:
+    behind, near, ahead = Ledger(), Ledger(), Ledger()
+    near.enter(0.001, 0.002, 0.0)
+    ahead.enter(0.100, 0.010, 0.010)
+    policy = replace(INITIAL_CYCLE_POLICY, cost=COST)
+    least, more, none = lifts([behind, near, ahead], policy, 2400)
+    assert least > more > none == 1.0
+    assert lifts([ahead, ahead, ahead], policy, 2400) == [1.0, 1.0, 1.0]
+    assert lifts([behind], policy, 800) == [1.0]
+    assert lifts([behind, ahead], INITIAL_CYCLE_POLICY, 800) == [1.0, 1.0]

@@ -20,6 +20,7 @@ from policies.ledger import (
     Turn,
     cycle_spare,
     drafting_seconds,
+    lifts,
     own_if_asked,
     settle,
 )
@@ -194,7 +195,9 @@ class Ours:
         candidates = []
         waiting = []
         kv_tokens = sum([one.kv_tokens for one in running])
-        for one in running:
+        trust = self._trust.at(len(running))
+        lifted = lifts([one.notes.ledger for one in running], policy, kv_tokens, trust)
+        for one, lift in zip(running, lifted, strict=True):
             own: _Own = one.notes
             decision = own.decision
             context = decision.context
@@ -209,6 +212,8 @@ class Ours:
                     survival = policy.default_survivals.get(decision.drafter, _NO_SURVIVAL)
                 curve = survival.of(one.confidence)
             limit = policy.tpot_limits.get(context.route)
+            if lift > 1.0 and limit is None:
+                curve = tuple([lift * each for each in curve])
             candidates.append(Candidate(one.proposed, curve, decision.forced, limit))
         asked = [(one.drafter, one.proposed) for one in running if one.requested]
         lengths = allocate(
@@ -263,6 +268,7 @@ class Ours:
                     one.emitted,
                     one.confidence,
                     end,
+                    decision.forced,
                 )
             )
         if policy.cost is not None:
