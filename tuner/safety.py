@@ -26,6 +26,9 @@ _RESERVE = 0.3
 """The last part of the cap is kept for arms whose lower bound beats plain."""
 _REOPEN = 0.15
 """A part of the cap by which Z must have risen again before what was closed is opened: no flutter at the edge."""
+_DEBT = 0.25
+"""Z falls below 0 by at most this part of the cap. Nothing but plain serves by then, so what is lost beyond it is no
+arm's doing but a machine's that became slower, of which the plain estimate does not know yet."""
 
 
 class Gate(StrEnum):
@@ -117,4 +120,4 @@ class Budget:
         return self._gate
 
     def _move(self, credit: float) -> None:
-        self._missing = max(0.0, self._missing - credit)
+        self._missing = min(max(0.0, self._missing - credit), (1.0 + _DEBT) * self.cap)

@@ -106,3 +106,18 @@ def test_before_a_request_has_ended_the_cap_is_that_of_the_load_that_is_served()
         budget.finish(2.0)
         budget.expect(PLAIN / 64)
     assert together.cap == alone.cap
+
+
+def test_a_machine_that_slows_down_while_something_is_drafted_does_not_hold_it_for_thousands_of_requests() -> None:
+    budget = Budget(SHARE, PLAIN)
+    for _ in range(2_000):
+        # Four tokens in the time of four plain ones, as before, on a machine that takes 1.4 times as long for all.
+        budget.fold(4, PLAIN, 1.4 * 4 * PLAIN, 4 * PLAIN)
+        budget.judge(0.0)
+    assert budget.state.gate is Gate.HELD
+    plain_seconds = 0.0
+    while budget.judge(0.0) is Gate.HELD:
+        budget.fold_plain(PLAIN)
+        plain_seconds += PLAIN
+    work_of_a_request = budget.cap / (SHARE / 2 * WINDOW_REQUESTS)
+    assert plain_seconds < 0.5 * WINDOW_REQUESTS * work_of_a_request

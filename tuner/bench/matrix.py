@@ -2,7 +2,9 @@
 
 A cell is (route, concurrency, arm); the route `MIXED` is all of them at once, their prompts in turn. In each round
 every arm serves the same prompts; the order of the arms is reversed from round to round, and figures are medians over
-rounds. Coupled verification gives every arm the same text, which is checked, so that an arm cannot win by writing less.
+rounds. Before them ``tuned`` serves one round that is not counted: it starts from nothing, and the bar is on what it
+has learned. Coupled verification gives every arm the same text, which is checked, so that an arm cannot win by writing
+less.
 """
 
 import itertools
@@ -79,7 +81,8 @@ async def run_matrix(settings: Settings, options: BenchOptions, console: Console
     async with open_session(settings, console) as session:
         sources = {name: session.source(arm) for name, arm in arms.items()}
         with progress_bar(console) as progress:
-            task = progress.add_task("bench", total=len(prompts) * (1 + len(concurrency) * options.repeats * len(arms)))
+            each = options.repeats * len(arms) + (TUNED in arms)
+            task = progress.add_task("bench", total=len(prompts) * (1 + len(concurrency) * each))
             for route, candidates in prompts.items():
                 progress.update(task, description=f"{route}: screening")
                 wanted = 2 * max(concurrency)
@@ -87,10 +90,15 @@ async def run_matrix(settings: Settings, options: BenchOptions, console: Console
                 repeated = list(itertools.islice(itertools.cycle(usable), wanted))
                 progress.advance(task)
                 for load in concurrency:
+                    chosen = repeated[: max(4, 2 * load)]
+                    if TUNED in arms:
+                        # What is measured is what was learned, and no rounds are as few as those of a bench.
+                        progress.update(task, description=f"{route} x{load} learning")
+                        await session.round(sources[TUNED], chosen, load, options.tokens)
+                        progress.advance(task)
                     for repeat in range(options.repeats):
                         for name in turns(list(arms), repeat):
                             progress.update(task, description=f"{route} x{load} {name}")
-                            chosen = repeated[: max(4, 2 * load)]
                             done = await session.round(sources[name], chosen, load, options.tokens)
                             rounds.setdefault((route, load, name), []).append(done)
                             progress.advance(task)
