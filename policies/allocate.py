@@ -15,9 +15,9 @@ may wait later than without speculation.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Sequence
 from math import inf
+from operator import neg
 
 from policies.allocate_rows import Found, Objectives, Rows
 from policies.candidate import Candidate
@@ -62,20 +62,15 @@ def allocate(
     if cost is None:
         return tuple(forced)
     base = float(len(candidates))
-    curves: dict[int, list[float]] = {}
     gains: list[float] = []
     limited = False
     for one in candidates:
-        proposed, survival = one.proposed, one.survival
         if one.tpot_limit is not None:
             limited = True
         if one.forced:
-            base += sum(survival[:proposed])
-        elif proposed:
-            curve = curves.get(id(survival))
-            if curve is None:
-                curve = curves[id(survival)] = _rising(survival)
-            gains += curve[-proposed:] if proposed < len(curve) else curve
+            base += sum(one.survival[: one.proposed])
+        elif one.proposed:
+            gains += one.survival[: one.proposed]
     if not gains:
         return tuple(forced)
     fixed_seconds = cost.sequence_seconds * len(candidates) + cost.kv_token_seconds * kv_tokens + draft_seconds
@@ -85,7 +80,7 @@ def allocate(
     most_seconds = plain_seconds + spare_seconds
 
     rows = Rows(gains, base)
-    objectives = Objectives(candidates, curves, base, plain_seconds) if limited else None
+    objectives = Objectives(candidates, base, plain_seconds) if limited else None
     own = rate <= 0.0
     price = base / base_seconds if own else max(rate, base / plain_seconds)
     while True:
@@ -98,31 +93,25 @@ def allocate(
     # Rounding may make nothing look better than itself.
     if found.total == 0 or found.tokens <= base / base_seconds * (1.0 + margin) * found.seconds:
         return tuple(forced)
-    return _lengths(candidates, curves, forced, found)
+    return _lengths(candidates, forced, found)
 
 
-def _rising(survival: tuple[float, ...]) -> list[float]:
-    """The curve from its end on. An estimate that rises along the block is read as flat: else a position could be taken
-    without the one before."""
-    rising = sorted(survival)
-    if rising != [*reversed(survival)]:
-        rising = list(accumulate(survival, min))
-        rising.reverse()
-    return rising
-
-
-def _lengths(
-    candidates: Sequence[Candidate], curves: Mapping[int, list[float]], forced: list[int], found: Found
-) -> tuple[int, ...]:
+def _lengths(candidates: Sequence[Candidate], forced: list[int], found: Found) -> tuple[int, ...]:
     """Whose the rows are: those that each must have, then the largest gains; of equal ones the earlier candidate's."""
-    last, least = found.last, found.least
-    reached = {key: len(curve) - bisect_left(curve, last) for key, curve in curves.items()}
+    last, least = -found.last, found.least
+    curves: dict[int, tuple[int, int]] = {}
+    """Of each curve, how many positions are worth as much as the last one, and how many are worth more."""
     lengths = list(forced)
     over = -found.total
     for index, one in enumerate(candidates):
         proposed = one.proposed
         if proposed and not one.forced:
-            length = reached[id(one.survival)]
+            survival = one.survival
+            reached = curves.get(id(survival))
+            if reached is None:
+                sure = bisect_left(survival, last, key=neg)
+                reached = curves[id(survival)] = bisect_right(survival, last, sure, key=neg), sure
+            length = reached[0]
             if length > proposed:
                 length = proposed
             if least and length < least.get(index, 0):
@@ -130,13 +119,13 @@ def _lengths(
             lengths[index] = length
             over += length
     if over:
-        # More are worth just as much as the last one.
-        better = {key: len(curve) - bisect_right(curve, last) for key, curve in curves.items()}
         for index in range(len(candidates) - 1, -1, -1):
             one = candidates[index]
             if one.proposed and not one.forced:
-                sure = max(min(better[id(one.survival)], one.proposed), least.get(index, 0))
+                sure = max(min(curves[id(one.survival)][1], one.proposed), least.get(index, 0))
                 fewer = min(lengths[index] - sure, over)
                 lengths[index] -= fewer
                 over -= fewer
+                if not over:
+                    break
     return tuple(lengths)

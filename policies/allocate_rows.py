@@ -89,8 +89,8 @@ class _Limited(NamedTuple):
 
     place: int
     """Among the candidates."""
-    gains: list[float]
-    """Rising."""
+    gains: tuple[float, ...]
+    """Falling."""
     expected: list[float]
     """Tokens by length, 0 to all."""
     limit: float
@@ -106,11 +106,10 @@ class Objectives:
     def __init__(
         self,
         candidates: Sequence[Candidate],
-        curves: Mapping[int, list[float]],
         base: float,
         plain_seconds: float,
     ) -> None:
-        """`curves` by the identity of survivals, rising; `base`: tokens of the plain cycle. An objective that the plain
+        """`base`: tokens of the plain cycle. An objective that the plain
         cycle breaks is none."""
         self._base = base
         self._free: list[float] = []
@@ -121,17 +120,17 @@ class Objectives:
         self._least_limit = inf
         for index, one in enumerate(candidates):
             proposed = one.proposed
-            gains: list[float] = []
+            gains: tuple[float, ...] = ()
             alone = 1.0
             if one.forced:
                 alone += sum(one.survival[:proposed])
             elif proposed:
-                gains = curves[id(one.survival)][-proposed:]
+                gains = one.survival[:proposed]
             limit = one.tpot_limit
             if limit is None or plain_seconds > limit * alone:
                 self._free += gains
                 continue
-            expected = list(accumulate(reversed(gains), initial=alone))
+            expected = list(accumulate(gains, initial=alone))
             self._most_seconds = min(self._most_seconds, limit * expected[-1])
             self._least_limit = min(self._least_limit, limit)
             self._limited.append(_Limited(index, gains, expected, limit))
@@ -181,6 +180,6 @@ class Objectives:
             if length:
                 least[place] = length
                 base += expected[length] - expected[0]
-            gains += own[: len(own) - length]
+            gains += own[length:]
         trial = Rows(gains, base, least).best(segments, price, level)
         return trial if trial.total and trial.tokens - price * trial.seconds > value else None

@@ -10,8 +10,8 @@ class Candidate:
     proposed: int
     """Tokens on offer, already cut to the decision's cap."""
     survival: tuple[float, ...]
-    """S_1..S_n for the confidence of this proposal; positions beyond it count as never accepted. Sequences that share
-    one tuple are weighed in less time."""
+    """S_1..S_n for the confidence of this proposal, which never rise; positions beyond it count as never accepted.
+    Sequences that share one tuple are weighed in less time."""
     forced: bool
     """The proposal is verified whole and not weighed."""
     tpot_limit: float | None = None

@@ -14,6 +14,12 @@ class Survival:
 
     by_confidence: tuple[tuple[float, ...], ...]
 
+    def __post_init__(self) -> None:
+        # An estimate that rises along the block is read as flat: nobody gets to a position but by the one before.
+        rows = self.by_confidence
+        falling = tuple([row if sorted(row, reverse=True) == [*row] else tuple(accumulate(row, min)) for row in rows])
+        object.__setattr__(self, "by_confidence", falling)
+
     def of(self, confidence: int) -> tuple[float, ...]:
         """The curve of a bucket; the last one when the drafter reports a bucket beyond those learned."""
         if not self.by_confidence:

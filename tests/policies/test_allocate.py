@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.allocate import Candidate, allocate
-from policies.cycle_policy import PassCost
+from policies.cycle_policy import PassCost, Survival
 
 FLAT = PassCost((1, 16), (0.010, 0.010), 0.0, 0.0)
 LINEAR = PassCost((1, 101), (0.010, 0.110), 0.0, 0.0)
@@ -263,7 +263,7 @@ def test_ties_go_to_the_smaller_total_and_to_the_earlier_candidate() -> None:
 
 
 def test_a_curve_that_rises_along_the_block_is_read_as_flat() -> None:
-    assert allocate([free(0.3, 0.9)], LINEAR, 0, 0.0) == allocate([free(0.3, 0.3)], LINEAR, 0, 0.0)
+    assert Survival(((), (0.3, 0.9, 0.2), (0.5, 0.5))).by_confidence == ((), (0.3, 0.3, 0.2), (0.5, 0.5))
 
 
 def test_positions_beyond_the_curve_are_never_verified() -> None:
