@@ -13,7 +13,7 @@ from engine.drafting import Copies, copied_proposals, outlook_of
 from engine.request import RunningSequence
 from engine.waiting import left_copies
 from policies.cycle_policy import CyclePolicy
-from policies.ledger import NOTHING, cycle_spare, drafting_seconds, own_if_asked
+from policies.ledger import NOTHING, cycle_spare, drafting_seconds, spare_if_asked
 from policies.plan import NO_PRICES, Prices, Prospect, plan
 
 
@@ -89,12 +89,13 @@ def plan_cycle(
         )
     untaken = drafting_seconds(left_copies(sequences, copies), policy.draft_costs)
 
+    waiting = [
+        (sequence.ledger, "" if one.forced else one.drafter) for sequence, one in zip(sequences, prospects, strict=True)
+    ]
+    spare_with = spare_if_asked(waiting, policy, kv_tokens, trust)
+
     def spare_of(asked: Sequence[int]) -> float:
-        waiting = [
-            (sequence.ledger, NOTHING if one.forced else own_if_asked(one.drafter, drafts, len(sequences)))
-            for sequence, one, drafts in zip(sequences, prospects, asked, strict=True)
-        ]
-        return cycle_spare(waiting, policy, kv_tokens, trust) - untaken
+        return spare_with(asked) - untaken
 
     planned = plan(prospects, policy.cost, policy.draft_costs, kv_tokens, policy.margin, spare_of, near)
     # What is copied is at hand: how much of it is verified, the allocation says.

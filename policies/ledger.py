@@ -16,7 +16,7 @@ request's last one.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf, log2
 from typing import NamedTuple
 
@@ -188,13 +188,6 @@ class Own(NamedTuple):
 NOTHING = Own("", 0, 0)
 
 
-def own_if_asked(drafter: str, drafts: int, load: int) -> Own:
-    """Before it is drafted: who runs alone waits for nobody; with others, what becomes of drafts is not known yet."""
-    if not drafts:
-        return NOTHING
-    return Own(drafter, drafts, drafts) if load == 1 else Own(drafter, min(drafts, SURE_DRAFTS), 0)
-
-
 def cycle_spare(
     waiting: Sequence[tuple[Ledger, Own]], policy: CyclePolicy, kv_tokens: int, trust: float = 1.0
 ) -> float:
@@ -211,6 +204,55 @@ def cycle_spare(
             own += price.seconds(1, drafts, drafts)
         ledgers.append((ledger, own))
     return spare_seconds(ledgers, plain_seconds, policy.max_neighbour_slowdown, trust)
+
+
+def spare_if_asked(
+    sequences: Sequence[tuple[Ledger, str]], policy: CyclePolicy, kv_tokens: int, trust: float = 1.0
+) -> Callable[[Sequence[int]], float]:
+    """`cycle_spare` before anything is drafted, as a function of how many drafts are asked for each of `sequences`.
+
+    They are told with their drafters, empty where what is asked could not be left out. Who runs alone waits for nobody;
+    with others, what becomes of drafts is not known yet.
+    """
+    cost, load = policy.cost, len(sequences)
+    if cost is None or load < 2:
+
+        def spare_alone(asked: Sequence[int]) -> float:
+            owns = [
+                (ledger, Own(drafter, drafts, drafts) if drafter and drafts else NOTHING)
+                for (ledger, drafter), drafts in zip(sequences, asked, strict=True)
+            ]
+            return cycle_spare(owns, policy, kv_tokens, trust)
+
+        return spare_alone
+    plain_seconds = cost.seconds(load, load, kv_tokens)
+    bound = _bound(policy.max_neighbour_slowdown, trust)
+    reserve = (1.0 - trust * RESERVE) * plain_seconds
+    owns: dict[str, tuple[float, ...]] = {}
+    rows = []
+    for ledger, drafter in sequences:
+        own = owns.get(drafter)
+        if own is None:
+            price = policy.draft_costs.get(drafter)
+            sure = range(1, SURE_DRAFTS + 1)
+            own = owns[drafter] = (
+                0.0,
+                *(0.0 if price is None else price.seconds(1, drafts, drafts) for drafts in sure),
+            )
+        rows.append((ledger.plain, ledger.alone, ledger.taken, own))
+
+    def spare(asked: Sequence[int]) -> float:
+        least = inf
+        for (plain, alone, taken, own), drafts in zip(rows, asked, strict=True):
+            if drafts:
+                alone += own[drafts] if drafts < SURE_DRAFTS else own[SURE_DRAFTS]
+            # As `_left`.
+            left = bound * ((plain if plain > alone else alone) + plain_seconds) - taken
+            if left < least:
+                least = left
+        return least - reserve
+
+    return spare
 
 
 class Turn(NamedTuple):

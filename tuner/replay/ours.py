@@ -21,8 +21,8 @@ from policies.ledger import (
     cycle_spare,
     drafting_seconds,
     lifts,
-    own_if_asked,
     settle,
+    spare_if_asked,
 )
 from policies.plan import NO_PRICES, Prospect, plan
 from policies.shadow_room import ShadowRoom
@@ -162,12 +162,11 @@ class Ours:
         self._left = [(one.copier, one.copied) for one in running if one.copier and not one.notes.copied]
         untaken = drafting_seconds(self._left, policy.draft_costs)
 
+        waiting = [(one.notes.ledger, one.drafter) for one in running]
+        spare = spare_if_asked(waiting, policy, kv_tokens, self._trust.at(load))
+
         def spare_of(asked: Sequence[int]) -> float:
-            owns = [
-                (one.notes.ledger, own_if_asked(one.drafter, drafts, load))
-                for one, drafts in zip(running, asked, strict=True)
-            ]
-            return self._spare(owns, kv_tokens) - untaken
+            return spare(asked) - untaken
 
         planned = plan(prospects, policy.cost, policy.draft_costs, kv_tokens, policy.margin, spare_of, self._prices)
         self._rate, self._prices = planned.rate, planned.prices
@@ -175,6 +174,8 @@ class Ours:
         for one, requested in zip(running, planned.requested, strict=True):
             # A copied proposal is at hand: the allocation cuts it.
             one.requested = one.notes.copied or requested
+            if not one.shadows:
+                continue
             watched = one.notes.watched
             due = [name for name in one.shadows if name not in watched and not (one.requested and name == one.drafter)]
             lengths = {name: room.length(name) for name in due}
