@@ -32,7 +32,9 @@ class Copiers:
 
     def __init__(self, published: Published) -> None:
         self._published = published
-        self._outlooks: dict[tuple[str, Key], tuple[Outlook, ...]] = {}
+        self._outlooks: dict[tuple[str, Key], tuple[Survival, tuple[Outlook, ...]]] = {}
+        self._choices: tuple[Worth | None, list[tuple[int, CopyingChoice]]] = None, []
+        """At each load from the largest on."""
         self._known: dict[Key, tuple[_Basis, Copier | None]] = {}
 
     def of(self, key: Key, curves: Mapping[str, Curve], worth: Worth) -> Copier | None:
@@ -42,7 +44,7 @@ class Copiers:
         """
         basis = worth, {name: self._published.of(name, key, curve) for name, curve in curves.items()}
         known = self._known.get(key)
-        if known is None or known[0] != basis:
+        if known is None or known[0][0] is not worth or not _are_same(known[0][1], basis[1]):
             known = self._known[key] = basis, self._made(key, curves, basis)
         return known[1]
 
@@ -53,34 +55,45 @@ class Copiers:
         others = [name for name in curves if name not in before]
         if not others:
             return None
-        for load in reversed(worth.loads):
-            choice = CopyingChoice(worth.cost, load, round(worth.kv_each * load))
+        shares = {
+            name: [*zip(curves[name].shares, self._outlooks_of(name, key, readings[name].survival), strict=False)]
+            for name in sorted(before)
+        }
+        for load, choice in self._choices_of(worth):
             other = max(
-                choice.other(readings[name].outlook, MAX_BLOCK_LENGTH, draft_costs.get(name)) for name in others
+                0.0,
+                *(choice.other(readings[name].outlook, MAX_BLOCK_LENGTH, draft_costs.get(name)) for name in others),
             )
+            waits = _OTHERS_WAIT if load > 1 else 1.0
             gains = {
-                name: sum(
-                    share * max(0.0, choice.copied(outlook, MAX_BLOCK_LENGTH) - max(other, 0.0))
-                    for share, outlook in zip(
-                        curves[name].shares, self._outlooks_of(name, key, readings[name].survival), strict=False
-                    )
-                )
-                - (_OTHERS_WAIT if load > 1 else 1.0) * choice.price(draft_costs[name])
-                for name in before
+                name: sum([share * max(0.0, choice.copied(outlook, MAX_BLOCK_LENGTH) - other) for share, outlook in of])
+                - waits * choice.price(draft_costs[name])
+                for name, of in shares.items()
             }
-            best = max(sorted(gains), key=gains.__getitem__, default="")
+            best = max(gains, key=gains.__getitem__, default="")
             if best and gains[best] > 0.0:
                 return Copier(best, load, self._outlooks_of(best, key, readings[best].survival))
         return None
 
+    def _choices_of(self, worth: Worth) -> list[tuple[int, CopyingChoice]]:
+        if self._choices[0] is not worth:
+            choices = [
+                (load, CopyingChoice(worth.cost, load, round(worth.kv_each * load))) for load in reversed(worth.loads)
+            ]
+            self._choices = worth, choices
+        return self._choices[1]
+
     def _outlooks_of(self, name: str, key: Key, survival: Survival) -> tuple[Outlook, ...]:
-        known = self._outlooks.get((name, key), ())
-        if tuple(one.survival for one in known) != survival.by_confidence:
-            of_row = {id(one.survival): one for one in known}
-            known = self._outlooks[name, key] = tuple(
-                of_row.get(id(row)) or Outlook(row, (1.0,) * len(row)) for row in survival.by_confidence
-            )
-        return known
+        known = self._outlooks.get((name, key))
+        if known is None or known[0] is not survival:
+            of_row = {} if known is None else {id(one.survival): one for one in known[1]}
+            outlooks = tuple([of_row.get(id(row)) or Outlook(row, (1.0,) * len(row)) for row in survival.by_confidence])
+            known = self._outlooks[name, key] = survival, outlooks
+        return known[1]
+
+
+def _are_same(left: Mapping[str, Reading], right: Mapping[str, Reading]) -> bool:
+    return left.keys() == right.keys() and all(left[name] is reading for name, reading in right.items())
 
 
 _Basis = tuple[Worth, Mapping[str, Reading]]
