@@ -69,10 +69,8 @@ def plan(
             that are asked for each sequence: nobody waits for others while its own are drafted.
         near: of the plan before, if there was one: the search begins there and takes less time.
     """
-    requested = [one.cap if one.forced else 0 for one in prospects]
-    if cost is None or not prospects:
-        return Plan(tuple(requested), 0.0, near, 0.0)
     load = len(prospects)
+    requested = [0] * load
     drafters: dict[str, Drafter] = {}
     alike: dict[int, list[Group]] = {}
     plain_tokens = rows = float(load)
@@ -81,26 +79,29 @@ def plan(
         if cap <= 0:
             continue
         name, outlook = one.drafter, one.outlook
-        if not one.forced:
-            known = alike.get(id(outlook))
-            if known is None:
-                known = alike[id(outlook)] = []
-            for group in known:
-                if group.asked == cap and group.drafter == name:
-                    group.members.append(index)
-                    break
-            else:
-                group = Group(name, outlook, cap, index)
-                known.append(group)
-                if name not in drafters:
-                    drafters[name] = Drafter(draft_costs.get(name, _NO_COST))
-                drafters[name].groups.append(group)
+        if one.forced:
+            requested[index] = cap
+            if name not in drafters:
+                drafters[name] = Drafter(draft_costs.get(name, _NO_COST))
+            expected, used = drafters[name].force(outlook, cap)
+            plain_tokens += expected
+            rows += used
             continue
-        if name not in drafters:
-            drafters[name] = Drafter(draft_costs.get(name, _NO_COST))
-        expected, used = drafters[name].force(outlook, cap)
-        plain_tokens += expected
-        rows += used
+        known = alike.get(id(outlook))
+        if known is None:
+            known = alike[id(outlook)] = []
+        for group in known:
+            if group.asked == cap and group.drafter == name:
+                group.members.append(index)
+                break
+        else:
+            group = Group(name, outlook, cap, index)
+            known.append(group)
+            if name not in drafters:
+                drafters[name] = Drafter(draft_costs.get(name, _NO_COST))
+            drafters[name].groups.append(group)
+    if cost is None or not prospects:
+        return Plan(tuple(requested), 0.0, near, 0.0)
     weighed = [drafter for drafter in drafters.values() if drafter.groups]
     plain_seconds = cost.seconds(rows, load, kv_tokens)
     for drafter in drafters.values():

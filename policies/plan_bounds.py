@@ -68,12 +68,13 @@ class WaitBounds:
         )
 
     def least(self, choice: Choice) -> list[int] | None:
-        """The length that each group must have at least in a cycle as long as `choice`; None if none is enough."""
+        """The length that each group must have at least in a cycle as long as `choice`, nothing if none must have any;
+        None if none is enough."""
         seconds = choice.seconds
         if seconds > self.most(choice.lengths) * _ROUNDED:
             return None
         if seconds <= self._surely:
-            return [0] * len(self._groups)
+            return []
         self._allowed(choice.lengths)
         if seconds > self._others * _ROUNDED:
             return None

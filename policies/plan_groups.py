@@ -81,11 +81,15 @@ class Drafter:
 
     def is_free(self, limit: float) -> bool:
         """Whether drafting up to every cap takes no more than `limit` seconds."""
-        cost, asked, rows, longest = self.cost, 0, 0, 0
+        cost = self.cost
+        if cost.call_seconds + cost.step_seconds > limit:
+            return False
+        asked = rows = longest = 0
         for group in self.groups:
             asked += group.count
             rows += group.count * group.asked
-            longest = max(longest, group.asked)
+            if group.asked > longest:
+                longest = group.asked
         return cost.seconds(asked, longest, rows) <= limit
 
     def choose(self, row_price: float, rate: float) -> tuple[float, float, float]:

@@ -12,13 +12,20 @@ from typing import NamedTuple, Protocol
 from policies.pass_segments import Envelope
 from policies.plan_groups import Drafter
 
-_NEAR = 1e-3
-"""A rate that is nearer than this to the one before is the same: the choice is off by the square of it."""
+_NEAR = 5e-3
+"""A rate that is nearer than this to the one before is the same: the choice is off by about the square of it."""
 _TRIALS = 10
 """Most of them find the prices in two or three."""
 _HALVINGS = 3
 """Of the slopes at a corner of the cost."""
 _BOUNDED_TRIALS = 4
+_DEARER = 1.1, 2.25
+"""Least and most by which a second is made dearer at once. It is as the root of how many times what may be waited the
+cycle would take; where that is not what binds,"""
+_DEARER_FOR_ONE = 1.25
+"""by this."""
+_CLOSE = 1.23
+"""A price between one that is too low and one that is so much higher is not looked for."""
 _FULL = 0.7
 """Share of the seconds that may be waited which is enough to be used in one cycle: what is left is not lost."""
 _RAISES = 4
@@ -53,7 +60,8 @@ class Bounds(Protocol):
         """Seconds that are allowed with these lengths, whatever is emitted, but for objectives."""
 
     def least(self, choice: Choice) -> list[int] | None:
-        """The length that each group must have at least in a cycle as long as `choice`; None if none is enough."""
+        """The length that each group must have at least in a cycle as long as `choice`, nothing if none must have any;
+        None if none is enough."""
 
 
 class Search:
@@ -73,13 +81,22 @@ class Search:
         slopes = self._envelope.slopes
         low, high = 0, len(slopes) - 1
         place = min(bisect_left(slopes, near.slope), high)
-        for _ in range(_TRIALS):
-            trial, landed = self._at(rate, slopes[place], rate)
+        slope = near.slope if place and near.slope < slopes[place] else slopes[place]
+        for tried in range(_TRIALS):
+            trial, landed = self._at(rate, slope, rate)
             reached = trial.tokens / trial.seconds
             if reached > most:
-                found, most, ended = trial, reached, slopes[place]
+                found, most, ended = trial, reached, slope
             settled = abs(reached - rate) <= _NEAR * rate
             rate = max(reached, least_rate)
+            if slope != slopes[place]:
+                # Rows at the corner between two pieces, where the plan before ended, are about the best still.
+                near_corner = place - 1 <= landed <= place
+                if near_corner and settled:
+                    return found, Prices(most, ended)
+                if tried or not near_corner:
+                    slope = slopes[place]
+                continue
             if landed == place:
                 if settled:
                     break
@@ -92,6 +109,7 @@ class Search:
             if low > high:
                 break
             place = (low + high) // 2
+            slope = slopes[place]
         if high < low and 0 < low < len(slopes):
             # A dearer row is too dear and a cheaper one too cheap: the best rows are at the corner between.
             corner, least, dear = self._envelope.corners[low], slopes[low - 1], slopes[low]
@@ -117,13 +135,17 @@ class Search:
             return plain
         price = low = choice.tokens / choice.seconds
         high = inf
+        least, most = _DEARER
         found, trial = plain, choice
         for left in range(_BOUNDED_TRIALS, -1, -1):
             raised = self._raised(trial, bounds)
             if raised is None:
                 low = price
                 over = (trial.seconds - plain.seconds) / spare
-                price = low * min(4.0, max(1.25, over)) if high == inf else sqrt(low * high)
+                if high < inf:
+                    price = sqrt(low * high)
+                else:
+                    price *= min(most, max(least, sqrt(over))) if over > 1.0 else _DEARER_FOR_ONE
             else:
                 if raised.tokens * found.seconds > found.tokens * raised.seconds:
                     found = raised
@@ -131,7 +153,7 @@ class Search:
                     break
                 high = price
                 price = sqrt(low * high)
-            if not left:
+            if not left or high < _CLOSE * low:
                 break
             slope = self._envelope.slopes[self._envelope.place(trial.rows)]
             trial, _ = self._at(price, slope, plain.tokens / plain.seconds)
@@ -141,8 +163,8 @@ class Search:
         """`choice` with the lengths that it needs to be allowed."""
         for _ in range(_RAISES):
             least = bounds.least(choice)
-            if least is None:
-                return None
+            if not least:
+                return None if least is None else choice
             lengths = choice.lengths
             raised = [max(pair) for pair in zip(lengths, least, strict=True)]
             if raised == lengths:
@@ -173,15 +195,16 @@ class Search:
         row_price = rate * slope
         used = []
         for drafter in self._drafters:
-            more, added, took = drafter.choose(row_price, rate)
+            chosen = drafter.choose(row_price, rate)
+            more, added, took = chosen
             if more:
-                used.append((drafter, more, added, took))
+                used.append((drafter, chosen))
                 tokens += more
                 rows += added
                 seconds += took
         landed = envelope.place(rows)
         pass_seconds = envelope.on(landed, rows)
-        for drafter, more, added, took in used:
+        for drafter, (more, added, took) in used:
             without = envelope.at(rows - added)
             if more <= worth * (took + pass_seconds - without):
                 drafter.drop()
