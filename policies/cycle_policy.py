@@ -50,23 +50,27 @@ class Outlook:
 
     def __post_init__(self) -> None:
         # What is kept was offered, whatever two estimates say.
-        offered = [max(pair) for pair in zip(self.offered, self.survival, strict=True)]
+        if len(self.offered) != len(self.survival):
+            raise ValueError(f"{len(self.survival)} survivals, and shares offered of {len(self.offered)} positions")
         tokens = tuple(accumulate(self.survival, initial=0.0))
-        rows = tuple(accumulate(offered, initial=0.0))
+        rows = tuple(accumulate(map(max, self.offered, self.survival), initial=0.0))
         steps = tuple(zip(map(sub, tokens[1:], tokens), map(sub, rows[1:], rows), strict=False))
         lengths, prices = [0], [inf]
+        last_tokens = last_rows = 0.0
+        last_price = inf
         for length in range(1, len(tokens)):
-            if rows[length] == rows[lengths[-1]]:
+            more, added = tokens[length], rows[length]
+            if added == last_rows:
                 break
-            while True:
-                last = lengths[-1]
-                price = (tokens[length] - tokens[last]) / (rows[length] - rows[last])
-                if price < prices[-1]:
-                    break
+            price = (more - last_tokens) / (added - last_rows)
+            while price >= last_price:
                 lengths.pop()
                 prices.pop()
+                last, last_price = lengths[-1], prices[-1]
+                price = (more - tokens[last]) / (added - rows[last])
             lengths.append(length)
             prices.append(price)
+            last_tokens, last_rows, last_price = more, added, price
         object.__setattr__(self, "tokens", tokens)
         object.__setattr__(self, "rows", rows)
         object.__setattr__(self, "steps", steps)

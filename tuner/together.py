@@ -56,10 +56,12 @@ class Together:
         weights = np.array([traffic[key] for key in keys])
         weights /= weights.sum()
         others = [name for name in menus[keys[0]].worth if name not in stepping]
+        worths = np.array([[menus[key].worth[name] for name in stepping] for key in keys])
+        nothing = (1.0,) * len(worth.loads)
+        of_copying = np.array([[nothing, *(menus[key].worth[name] for name in others)] for key in keys]).max(axis=1)
         found: dict[str, list[float]] = {name: [] for name in (*stepping, *others)}
         for place, load in enumerate(worth.loads):
-            reached = np.array([[menus[key].worth[name][place] for name in stepping] for key in keys])
-            copied = np.array([max([1.0, *(menus[key].worth[name][place] for name in others)]) for key in keys])
+            reached, copied = worths[:, :, place], of_copying[:, place]
             spent = np.array([_spent(name, place, load, keys, menus, worth) for name in stepping])
             values = {
                 names: self._value(weights, reached, copied, spent, load, [stepping.index(name) for name in names])
@@ -158,6 +160,6 @@ def _spent(name: str, place: int, load: int, keys: Sequence[Key], menus: Mapping
     lengths = []
     for key in keys:
         fixed = menus[key].options[name][place].fixed
-        lengths.append(max(range(len(fixed)), key=fixed.__getitem__))
+        lengths.append(fixed.index(max(fixed)))
     steps = max(1.0, sum(lengths) / len(lengths))
     return price.seconds(1, steps, steps) / worth.cost.seconds(load, load, round(load * worth.kv_each))
