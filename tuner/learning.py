@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from policies.cycle_policy import Copier, DraftCost, PassCost
+from policies.ladder import ANY
 from policies.stats import CycleStats, EngineInfo
 from policies.types import PLAIN
 from tuner.acceptance import Acceptance, Curve
@@ -196,10 +197,11 @@ class Learning:
         return found + [
             FoundChange(
                 ChangeKind.ACCEPTANCE,
-                alarm.drafter,
+                "" if alarm.drafter == ANY else alarm.drafter,
                 alarm.route,
                 alarm.language,
-                f"the first draft is kept {alarm.after:.0%} of the time, and was {alarm.before:.0%}",
+                f"the first draft is kept {alarm.after:.0%} of the time, and was {alarm.before:.0%}"
+                + (": all is as it was once before, and what was known then holds again" if alarm.returned else ""),
             )
             for alarm in self.acceptance.alarms()
         ]

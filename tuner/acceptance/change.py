@@ -11,15 +11,15 @@ One cell: with mu the mean over t blocks, mu_1 that of the first s and mu_2 that
 
 (Bernoulli GLR, Besson, Kaufmann, Maillard and Seznec 2022; the threshold as the project's notes, 5.7, give it).
 
-A drafter: what its latest requests brought against what their own cells' means say that they should have, so that a
-shift between contexts is no change. It finds in a few dozen requests what no cell has seen often enough. With
-D = t kl(kept / t, expected / t) over the requests of a language, divided by what the means' own errors add to it, a
-change is found when
+Many cells, those of a drafter or all there are: what the latest requests brought against what their own cells' means
+say that they should have, so that a shift between contexts is no change. It finds in a few dozen requests what no cell
+has seen often enough. With D = t kl(kept / t, expected / t) over the requests of a drafter in a language, divided by
+what the means' own errors add to it, a change is found when
 
-    D of all languages together,  or  log of the Chernoff bound on P(chi^2_m >= 2 sum of D over the m languages)
+    D of everything together,  or  log of the Chernoff bound on P(chi^2_m >= 2 sum of D over the m groups)
 
-is beyond the same threshold: the first finds what moves everything one way, the second what is better in one language
-and worse in another, as when drafters change places.
+is beyond the same threshold: the first finds what moves everything one way, the second what is better here and worse
+there, as when drafters change places. When the text changes, every drafter shows it a little, and all together soon.
 
 Splits are tried on a grid that is fine near the end and geometric before it, kept as an exponential histogram (Datar
 et al. 2002), so memory grows as log t.
@@ -30,8 +30,11 @@ from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
+Key = tuple[str, str, str]
+"""Of a cell: drafter, route, language."""
+
 DELTA = 0.01
-"""Probability, over the whole life of a cell or drafter that does not change, that a change is found."""
+"""Probability, over the whole life of what is tested and does not change, that a change is found."""
 PRIOR_CORRELATION = 0.2
 """Of blocks within a request, before it has been learned."""
 _TEST_EVERY = 2
@@ -49,7 +52,8 @@ have found."""
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Acceptance changed. Where a whole drafter's did, route and language are ``*``."""
+    """Acceptance changed. Where it did so in more than one cell, route and language are ``*``, and so is the drafter
+    where it is not one's alone."""
 
     drafter: str
     route: str
@@ -58,6 +62,8 @@ class Alarm:
     """Share of first drafts kept before the change, of blocks of one draft, silent ones included."""
     after: float
     """The same since."""
+    returned: bool = False
+    """Everything is as it was once before, and what was known then holds again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +158,8 @@ class CellTest:
 
 
 class _Request(NamedTuple):
-    context: tuple[str, str]
-    """Its language is what counts together."""
+    cell: Key
+    """Its drafter and language are what counts together."""
     blocks: float
     kept: float
     mean: float
@@ -164,7 +170,7 @@ class _Request(NamedTuple):
 
 @dataclass(slots=True)
 class _Latest:
-    """The latest requests of one language: effective blocks, first drafts kept, and what their cells led to expect."""
+    """The latest requests of one group: effective blocks, first drafts kept, and what their cells led to expect."""
 
     blocks: float = 0.0
     kept: float = 0.0
@@ -180,8 +186,8 @@ class _Latest:
         return _distance(self.blocks, self.kept, self.expected / self.blocks) / (1.0 + self.doubt / self.blocks)
 
 
-class DrafterTest:
-    """The latest requests of one drafter against the means of their cells."""
+class CellsTest:
+    """The latest requests of many cells against the means of those."""
 
     __slots__ = ("_requests", "_seen")
 
@@ -189,35 +195,36 @@ class DrafterTest:
         self._requests: deque[_Request] = deque(maxlen=max(_SPLITS))
         self._seen = 0
 
-    def add(self, context: tuple[str, str], blocks: float, kept: float, mean: float, known: float, mark: int) -> bool:
-        """Count one request of a cell whose `mean` rests on `known` effective blocks; True when it is time for
+    def add(self, cell: Key, blocks: float, kept: float, mean: float, known: float, mark: int) -> bool:
+        """Count one request of a `cell` whose `mean` rests on `known` effective blocks; True when it is time for
         `find`."""
-        self._requests.append(_Request(context, blocks, kept, mean, known, mark))
+        self._requests.append(_Request(cell, blocks, kept, mean, known, mark))
         self._seen += 1
         return self._seen % _TEST_EVERY == 0
 
     def find(self, delta: float) -> Change | None:
-        """As `CellTest.find`. Before and after are shares over the mix of contexts since the change."""
+        """As `CellTest.find`. Before and after are shares over the mix of cells since the change."""
         best = math.log(6.0 * self._seen**1.5 / delta)
         change = None
-        cells: dict[tuple[str, str], tuple[float, float, float]] = {}
-        languages: dict[str, _Latest] = {}
+        cells: dict[Key, tuple[float, float, float]] = {}
+        groups: dict[tuple[str, str], _Latest] = {}
         nothing = 0.0, 0.0, 0.0
-        for count, (context, more, kept, mean, known, _) in enumerate(reversed(self._requests), start=1):
-            language = languages.get(context[1])
-            if language is None:
-                language = languages[context[1]] = _Latest()
-            blocks, expected, doubt = cells.get(context, nothing)
+        for count, (cell, more, kept, mean, known, _) in enumerate(reversed(self._requests), start=1):
+            place = cell[0], cell[2]
+            group = groups.get(place)
+            if group is None:
+                group = groups[place] = _Latest()
+            blocks, expected, doubt = cells.get(cell, nothing)
             blocks += more
             # The older the mean, the less of the change is in it already.
-            now = cells[context] = blocks, blocks * mean, blocks**2 / known
-            language.blocks += more
-            language.kept += kept
-            language.expected += now[1] - expected
-            language.doubt += now[2] - doubt
+            now = cells[cell] = blocks, blocks * mean, blocks**2 / known
+            group.blocks += more
+            group.kept += kept
+            group.expected += now[1] - expected
+            group.doubt += now[2] - doubt
             if count not in _SPLITS:
                 continue
-            found = list(languages.values())
+            found = list(groups.values())
             every = _Latest(
                 sum([each.blocks for each in found]),
                 sum([each.kept for each in found]),

@@ -60,6 +60,17 @@ class Landmark:
     finished: Finished
 
 
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What a replica had counted in a cell when it changed."""
+
+    record: Record
+    moments: Moments
+    blocks: float
+    """Effective ones of its requests, as tests of change count them, and the first drafts kept of them."""
+    kept: float
+
+
 class Cell:
     """One drafter in one context."""
 
@@ -154,6 +165,58 @@ class Cell:
         if not before and len(self.finished) == _FINISHED:
             before = [self.finished[0].seen]
         return max(before, default=self.began)
+
+    def remembered(self, replica: str, after: int, most_blocks: float) -> Remembered:
+        """What `replica` counted up to landmark `after`, as if it had been `most_blocks` if it was more."""
+        record = np.zeros(SIZE)
+        for (_, owner), mine in self.records.items():
+            if owner == replica:
+                record += np.frombuffer(mine, dtype=np.int32)
+        moments = Moments()
+        moments.add(self.moments.get(replica, moments))
+        since = self.seen - self._seen_by(after)
+        for entry in self.recent[max(0, len(self.recent) - since) :]:
+            for place in (entry & _MASK, entry >> 10 & _MASK, entry >> 20):
+                if place != NO_PLACE:
+                    record[place] -= 1
+        later = Moments()
+        for landmark in self.finished:
+            if landmark.mark > after:
+                one = landmark.finished
+                later.add_request(one.at, one.accepted, one.tokens, one.blocks)
+                record[TOKENS:BLOCKS] -= one.tokens
+                record[BLOCKS:] -= one.blocks
+        moments.add(later, -1.0)
+        record = np.maximum(record, 0.0)
+        record *= min(1.0, most_blocks / max(record[:BUCKETS].sum(), 1.0))
+        (blocks, kept), _ = self.parted(replica, after)
+        return Remembered(array("i", np.rint(record).astype(np.int32).tobytes()), moments, blocks, kept)
+
+    def parted(self, replica: str, after: int) -> tuple[tuple[float, float], tuple[float, float]]:
+        """(effective blocks, first drafts kept of them) up to landmark `after`, and since."""
+        correlation = self.correlation(replica)
+        later = [first_drafts(one.finished, correlation) for one in self.finished if one.mark > after]
+        blocks, kept = sum([each for each, _ in later]), sum([each for _, each in later])
+        return (max(self.test.blocks - blocks, 0.0), max(self.test.kept - kept, 0.0)), (blocks, kept)
+
+    def recall(self, then: Remembered, replica: str, epoch_blocks: int) -> None:
+        """Count again what was counted once."""
+        record = np.frombuffer(self.open_record(replica, epoch_blocks), dtype=np.int32)
+        record += np.frombuffer(then.record, dtype=np.int32)
+        self.room -= sum(then.record[:BUCKETS])
+        self.moments.setdefault(replica, Moments()).add(then.moments)
+        self.test = CellTest()
+        if then.blocks:
+            requests = max(1, int(then.blocks * PRIOR_CORRELATION))
+            self.test.add(then.blocks, then.kept, 0, requests)
+        self.recount(replica)
+        self.revision += 1
+
+    def recount(self, replica: str) -> None:
+        """Add the requests at hand to the test."""
+        correlation = self.correlation(replica)
+        for landmark in self.finished:
+            self.test.add(*first_drafts(landmark.finished, correlation), landmark.mark)
 
     def correlation(self, replica: str) -> float:
         """Of first drafts within a request of this replica."""
@@ -295,6 +358,13 @@ class Cell:
         # What was counted after the state was saved may be with others already: it goes on in a new epoch.
         cell.epoch += 1
         return cell
+
+
+def first_drafts(one: Finished, correlation: float) -> tuple[float, float]:
+    """(effective blocks, first drafts kept of them)."""
+    blocks, kept = one.first_drafts
+    worth = effective(blocks, correlation)
+    return worth, worth * kept / blocks if blocks else 0.0
 
 
 def _empty() -> Record:

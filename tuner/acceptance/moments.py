@@ -91,10 +91,10 @@ class Moments:
         blend = (found * (requests - 1.0) + PRIOR_CORRELATION * _PRIOR_REQUESTS) / (requests - 1.0 + _PRIOR_REQUESTS)
         return float(min(max(blend, _LEAST_CORRELATION), 1.0))
 
-    def add(self, other: "Moments") -> None:
-        self.cross += other.cross
-        self.emitted += other.emitted
-        self.emitted_sums += other.emitted_sums
+    def add(self, other: "Moments", times: float = 1.0) -> None:
+        self.cross += times * other.cross
+        self.emitted += times * other.emitted
+        self.emitted_sums += times * other.emitted_sums
 
     @property
     def order(self) -> tuple[float, bytes]:

@@ -10,7 +10,7 @@ import numpy as np
 from policies.stats import CycleStats
 from policies.types import MAX_BLOCK_LENGTH
 from tuner.acceptance.blocks import observed_length
-from tuner.acceptance.change import DELTA, Alarm, CellTest, DrafterTest, effective
+from tuner.acceptance.change import DELTA, Alarm, CellsTest, CellTest, Change, Key
 from tuner.acceptance.counts import (
     BUCKETS,
     EPOCHS_OF_A_HALF_LIFE,
@@ -19,11 +19,14 @@ from tuner.acceptance.counts import (
     RUNS,
     SIZE,
     Cell,
+    Remembered,
+    first_drafts,
 )
 from tuner.acceptance.curves import Curve
 from tuner.acceptance.estimation import ANY, Counts, Estimates, estimate
 from tuner.acceptance.moments import LENGTHS, Finished
 from tuner.acceptance.pooling import HEAD_FALL
+from tuner.acceptance.regimes import Regimes, predicted
 from tuner.acceptance.requests import LiveRequests
 
 _FORMAT = 2
@@ -31,8 +34,8 @@ _ALERT_FACTOR = 20.0
 """What `delta` is multiplied by once something has changed: what changes one context seldom leaves the others alone."""
 _ALERT_FINISHES = 400
 """Finished requests, each counted once for every drafter that proposed in it, for which that holds."""
-_HARDLY_SEEN = 0.25
-"""Of the requests in which a drafter was found to have changed: others that had fewer may have changed as well."""
+_UNCHANGED = 1.0
+"""Once something has changed, log of the Bayes factor from which on a drafter is believed to be as it was."""
 _NEWS = 0.12
 """Curves of a drafter are made again when its blocks have grown by this share,"""
 _NEWS_OF_A_CELL = 0.4
@@ -42,8 +45,6 @@ _ALSO = 0.2
 from them is then made once."""
 _GROWTH = math.log(1.05)
 """So is every curve when what it borrows from has grown by this much, though its own cell is unchanged."""
-
-_Key = tuple[str, str, str]
 
 
 @dataclass(slots=True)
@@ -87,18 +88,22 @@ class Acceptance:
         self._limit = limit
         self._delta = delta
         self._feature_heads = frozenset(feature_heads)
-        self._cells: dict[_Key, Cell] = {}
-        self._margins: dict[_Key, Cell] = {}
+        self._cells: dict[Key, Cell] = {}
+        self._margins: dict[Key, Cell] = {}
         """What was folded: (drafter, route, `ANY`), (drafter, `ANY`, language) and (drafter, `ANY`, `ANY`)."""
         self._versions: dict[str, str] = {}
         self._made: dict[str, _Made] = {}
         self._changed: set[str] = set()
         self._alarms: list[Alarm] = []
-        self._tests: dict[str, DrafterTest] = {}
+        self._tests: dict[str, CellsTest] = {}
+        """By drafter, and of all of them as `ANY`."""
+        self._regimes = Regimes()
         self._entries = 0
         self._finishes = 0
         self._alerted_until = 0
         """The finish up to which the last change makes others more likely."""
+        self._settled_at = 0
+        """The finish from which on another change is one of its own."""
         self._requests = LiveRequests(self._finished, self._feature_heads)
 
     def fold(self, stats: CycleStats) -> None:
@@ -197,7 +202,9 @@ class Acceptance:
         self._cells = {key: cell for key, cell in self._cells.items() if key[0] != drafter}
         self._margins = {key: cell for key, cell in self._margins.items() if key[0] != drafter}
         self._made.pop(drafter, None)
-        self._tests.pop(drafter, None)
+        for name in (drafter, ANY):
+            self._tests.pop(name, None)
+        self._regimes.forget(drafter)
         self._requests.forget(drafter)
 
     def merge(self, other: "Acceptance") -> None:
@@ -240,11 +247,12 @@ class Acceptance:
         self._versions, self._cells, self._margins = versions, cells, margins
         self._made.clear()
         self._tests.clear()
+        self._regimes = Regimes()
         self._alarms.clear()
         self._requests = LiveRequests(self._finished, self._feature_heads)
         self._fold_away()
 
-    def _count(self, key: _Key, confidence: int, length: int, accepted: int, requested: int, proposed: int) -> int:
+    def _count(self, key: Key, confidence: int, length: int, accepted: int, requested: int, proposed: int) -> int:
         """Count one block; returns its place in a row of runs."""
         cell = self._cells.get(key)
         if cell is None:
@@ -283,27 +291,81 @@ class Acceptance:
         cell.touched = self._entries
         self._look_for_change(key, cell, one)
 
-    def _look_for_change(self, key: _Key, cell: Cell, one: Finished) -> None:
-        blocks, kept = _first_drafts(one, cell.correlation(self._replica))
+    def _look_for_change(self, key: Key, cell: Cell, one: Finished) -> None:
+        blocks, kept = first_drafts(one, cell.correlation(self._replica))
         delta = self._delta * (_ALERT_FACTOR if self._finishes <= self._alerted_until else 1.0)
         mean, known = cell.test.known_mean, cell.test.blocks
-        if cell.test.add(blocks, kept, self._finishes):
+        self._regimes.weigh(key, blocks, kept, known, cell.test.kept, self._finishes)
+        is_due = cell.test.add(blocks, kept, self._finishes)
+        if self._has_returned():
+            return
+        if is_due:
             change = cell.test.find(delta)
             if change is not None:
                 cell.restart(self._replica, self._epoch_blocks, change.mark)
                 self._touch(key, cell)
                 self._raise_alarm(Alarm(*key, change.before, change.after))
-        drafter = key[0]
         if mean is None:
             return
-        test = self._tests.setdefault(drafter, DrafterTest())
-        if test.add(key[1:], blocks, kept, mean, known, self._finishes):
-            change = test.find(delta)
-            if change is not None:
-                del self._tests[drafter]
-                self._restart_all(drafter, change.mark)
-                self._doubt_others(drafter, change.mark)
-                self._raise_alarm(Alarm(drafter, ANY, ANY, change.before, change.after))
+        for drafter in (key[0], ANY):
+            test = self._tests.setdefault(drafter, CellsTest())
+            if test.add(key, blocks, kept, mean, known, self._finishes):
+                change = test.find(delta)
+                if change is not None:
+                    self._take_change(drafter, change)
+                    return
+
+    def _take_change(self, found: str, change: Change) -> None:
+        """Forget what was known up to a change that drafter `found` shows, or all of them; but not of those others that
+        were seen to be as before."""
+        self._keep_regime(change.mark)
+        changed = [name for name in self.drafters() if name == found or not self._is_as_before(name, change.mark)]
+        for name in changed:
+            self._restart_all(name, change.mark)
+            self._tests.pop(name, None)
+        self._tests.pop(ANY, None)
+        self._raise_alarm(Alarm(found, ANY, ANY, change.before, change.after))
+
+    def _is_as_before(self, drafter: str, mark: int) -> bool:
+        """Whether what a drafter brought since `mark` is told by what was known of it rather than by nothing. Nobody
+        may have looked: the text, or the target, may be what changed."""
+        evidence = 0.0
+        for key, cell in self._cells.items():
+            if key[0] == drafter:
+                (known, known_kept), (blocks, kept) = cell.parted(self._replica, mark)
+                if blocks:
+                    evidence += predicted(blocks, kept, known, known_kept) - predicted(blocks, kept, 1.0, 0.5)
+        return evidence >= _UNCHANGED
+
+    def _has_returned(self) -> bool:
+        """Whether a regime is in force again: then it is what is known."""
+        back = self._regimes.take_returned(self._remembered)
+        if back is None:
+            return False
+        for key, cell in self._cells.items():
+            cell.restart(self._replica, self._epoch_blocks, back.mark)
+            cell.test = CellTest()
+            cell.recount(self._replica)
+            self._touch(key, cell)
+        for key, then in back.cells.items():
+            cell = self._cells.setdefault(key, Cell())
+            cell.recall(then, self._replica, self._epoch_blocks)
+            self._touch(key, cell)
+        self._margins.clear()
+        self._tests.clear()
+        self._fold_away()
+        self._settled_at = self._finishes + _ALERT_FINISHES
+        self._raise_alarm(Alarm(back.drafter, ANY, ANY, back.before, back.after, returned=True))
+        return True
+
+    def _keep_regime(self, mark: int) -> None:
+        """What was known up to `mark`, unless it is the same change that another drafter shows as well."""
+        if self._finishes > self._settled_at:
+            self._regimes.keep(self._remembered(mark))
+        self._settled_at = self._finishes + _ALERT_FINISHES
+
+    def _remembered(self, mark: int) -> dict[Key, Remembered]:
+        return {key: cell.remembered(self._replica, mark, self._half_life) for key, cell in self._cells.items()}
 
     def _raise_alarm(self, alarm: Alarm) -> None:
         self._alarms.append(alarm)
@@ -316,23 +378,11 @@ class Acceptance:
                 cell.restart(self._replica, self._epoch_blocks, mark)
                 self._touch(key, cell)
                 cell.test = CellTest()
-                correlation = cell.correlation(self._replica)
-                for landmark in cell.finished:
-                    cell.test.add(*_first_drafts(landmark.finished, correlation), landmark.mark)
+                cell.recount(self._replica)
         self._margins = {key: cell for key, cell in self._margins.items() if key[0] != drafter}
         self._changed.add(drafter)
 
-    def _doubt_others(self, drafter: str, mark: int) -> None:
-        """Forget those that were hardly seen since `mark`: the text or the target may be what changed, and nobody
-        looked."""
-        since: dict[str, int] = {}
-        for key, cell in self._cells.items():
-            since[key[0]] = since.get(key[0], 0) + sum(landmark.mark > mark for landmark in cell.finished)
-        for other, seen in since.items():
-            if seen < _HARDLY_SEEN * since[drafter]:
-                self._restart_all(other, mark)
-
-    def _touch(self, key: _Key, cell: Cell) -> None:
+    def _touch(self, key: Key, cell: Cell) -> None:
         """It is not what it was: whatever rests on it is made again."""
         cell.touched = self._entries
         cell.news = cell.due
@@ -358,7 +408,7 @@ class Acceptance:
                 if folded[2] == ANY:
                     self._add_to_margin((folded[0], ANY, ANY), gone)
 
-    def _add_to_margin(self, key: _Key, cell: Cell) -> None:
+    def _add_to_margin(self, key: Key, cell: Cell) -> None:
         margin = self._margins.setdefault(key, Cell())
         margin.absorb(cell, self._replica, self._epoch_blocks)
         self._touch(key, margin)
@@ -402,10 +452,3 @@ class Acceptance:
                 cell.news, cell.due = 0, max(1, int(_NEWS_OF_A_CELL * (self._strength + found.blocks[row])))
         self._made[drafter] = made
         self._changed.discard(drafter)
-
-
-def _first_drafts(one: Finished, correlation: float) -> tuple[float, float]:
-    """(effective blocks, first drafts kept of them)."""
-    blocks, kept = one.first_drafts
-    worth = effective(blocks, correlation)
-    return worth, worth * kept / blocks if blocks else 0.0

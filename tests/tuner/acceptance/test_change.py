@@ -10,7 +10,7 @@ from tests.tuner.acceptance.test_reblocking import texts_of
 from tests.tuner.acceptance.text import Text, bursts, cycle, cycles_of
 from tests.tuner.simulated_engine import sequence
 from tuner.acceptance import Acceptance, Alarm
-from tuner.acceptance.change import DELTA, CellTest, DrafterTest, effective
+from tuner.acceptance.change import DELTA, CellsTest, CellTest, effective
 from tuner.acceptance.counts import BUCKETS, NO_PLACE, Cell
 from tuner.acceptance.moments import Finished, Moments
 
@@ -213,14 +213,14 @@ def test_at_most_one_false_alarm_of_a_drafter_in_100_stationary_runs_of_20_000_b
     worth = effective(BLOCKS_OF_A_REQUEST, CORRELATION)
     alarms = 0
     for run in stationary(8):
-        cells, test = [CellTest() for _ in range(10)], DrafterTest()
+        cells, test = [CellTest() for _ in range(10)], CellsTest()
         for mark, kept in enumerate(run):
             cell = cells[mark % len(cells)]
             mean, known = cell.known_mean, cell.blocks
             cell.add(worth, worth * kept / BLOCKS_OF_A_REQUEST, mark)
             language = "abcde"[mark % 5]
             due = mean is not None and test.add(
-                (str(mark % 10), language), worth, worth * kept / BLOCKS_OF_A_REQUEST, mean, known, mark
+                ("ngram", str(mark % 10), language), worth, worth * kept / BLOCKS_OF_A_REQUEST, mean, known, mark
             )
             if due and test.find(DELTA) is not None:
                 alarms += 1
