@@ -1,6 +1,7 @@
 """Runs controllers over traces on a few processes. What comes out does not depend on how the work was split: a job is
 one trace with all controllers, every chance in it comes from the job's seed, and results are put in order."""
 
+import gc
 import multiprocessing
 import os
 import time
@@ -38,6 +39,8 @@ FIXED = "fixed"
 """Every drafter of the trace with each of these block lengths."""
 FIXED_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
 _THREADS = "OMP_NUM_THREADS"
+_OBJECTS = 100_000
+"""That a worker makes before garbage is looked for among them: next to nothing in a replay is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,11 @@ def run_jobs(jobs: Sequence[Job], processes: int, finished: Callable[[], None]) 
     """All jobs, in the order given; `finished` is called after each. Raises what the first that fails raises."""
     # A fresh interpreter for each worker: what the parent had imported or opened is not in it.
     context = multiprocessing.get_context("spawn")
-    with one_thread_each(), ProcessPoolExecutor(min(processes, len(jobs)), mp_context=context) as pool:
+    workers = min(processes, len(jobs))
+    with (
+        one_thread_each(),
+        ProcessPoolExecutor(workers, mp_context=context, initializer=gc.set_threshold, initargs=(_OBJECTS,)) as pool,
+    ):
         futures = [pool.submit(run_job, job) for job in jobs]
         try:
             for future in as_completed(futures):
