@@ -1,10 +1,10 @@
-"""Between the plain values of `policies.records` and the rows of `policies.models`, both ways."""
+"""From the plain values of `policies.records` to the rows of `policies.models`; `policies.row_values` reads them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, func, insert, select
+from sqlalchemy import ColumnElement, delete, insert, select
 from sqlalchemy.orm import Session
 
 from policies.models import (
@@ -29,19 +29,7 @@ from policies.records import (
     SampledDecision,
     TelemetryWindow,
 )
-from policies.types import (
-    Arm,
-    Context,
-    Decision,
-    Evidence,
-    Interval,
-    KillSwitch,
-    LoadStep,
-    Pin,
-    Policy,
-    PolicyState,
-    Reason,
-)
+from policies.types import Context, KillSwitch, Pin, Policy
 
 
 class RowWriter:
@@ -138,98 +126,3 @@ def same_context(context: Context) -> tuple[ColumnElement[bool], ...]:
 def flat(value: Any, *without: str) -> dict[str, Any]:
     """A dataclass's fields by name, not recursing, less those in `without`."""
     return {field.name: getattr(value, field.name) for field in fields(value) if field.name not in without}
-
-
-def newest_policies(session: Session, model: str) -> tuple[Policy, ...]:
-    """The policy written last for each context of `model`."""
-    newest = select(func.max(PolicyRow.id)).group_by(PolicyRow.context_id)
-    query = select(PolicyRow).join(PolicyRow.context).where(ContextRow.model == model, PolicyRow.id.in_(newest))
-    return tuple(policy_of(row) for row in session.scalars(query.order_by(ContextRow.route, ContextRow.language)))
-
-
-def context_of(row: ContextRow) -> Context:
-    """The value of a row."""
-    return Context(row.model, row.route, row.language)
-
-
-def policy_of(row: PolicyRow) -> Policy:
-    """The value of a row."""
-    return Policy(
-        context=context_of(row.context),
-        version=row.version,
-        arm=Arm(row.drafter, tuple(LoadStep(*entry) for entry in row.schedule)),
-        state=PolicyState(row.state),
-        reason=Reason(row.reason),
-        evidence=_evidence(row.evidence),
-        created_at=row.created_at,
-    )
-
-
-def pins(rows: Iterable[PinRow]) -> tuple[Pin, ...]:
-    """The values of rows."""
-    return tuple(Pin(**_named(row, Pin)) for row in rows)
-
-
-def kill_switches(rows: Iterable[KillSwitchRow]) -> tuple[KillSwitch, ...]:
-    """The values of rows."""
-    return tuple(KillSwitch(**_named(row, KillSwitch)) for row in rows)
-
-
-def audit_entries(rows: Iterable[AuditRow]) -> list[AuditEntry]:
-    """The values of rows."""
-    return [AuditEntry(**_named(row, AuditEntry)) for row in rows]
-
-
-def decision_of(row: DecisionRow) -> SampledDecision:
-    """The value of a row."""
-    named = _named(row, Decision, "context", "reason", "shadows")
-    return SampledDecision(
-        decision=Decision(**named, context=context_of(row.context), reason=Reason(row.reason)),
-        **_named(row, SampledDecision, "decision"),
-    )
-
-
-def telemetry_windows(rows: Iterable[TelemetryWindowRow]) -> list[TelemetryWindow]:
-    """The values of rows."""
-    return [
-        TelemetryWindow(
-            **_named(row, TelemetryWindow, "context", "blocks"),
-            context=context_of(row.context),
-            blocks=tuple(_block(entry) for entry in row.blocks),
-        )
-        for row in rows
-    ]
-
-
-def request_windows(rows: Iterable[RequestWindowRow]) -> list[RequestWindow]:
-    """The values of rows."""
-    return [
-        RequestWindow(
-            **_named(row, RequestWindow, "context", "rejected_at"),
-            context=context_of(row.context),
-            rejected_at=tuple(row.rejected_at),
-        )
-        for row in rows
-    ]
-
-
-def _named(row: Base, kind: type[Any], *without: str) -> dict[str, Any]:
-    """The columns of `row` that are fields of the dataclass `kind`."""
-    return {field.name: getattr(row, field.name) for field in fields(kind) if field.name not in without}
-
-
-def _block(entry: Sequence[Any]) -> tuple[int, int, int, int, str, int]:
-    requested, proposed, verified, accepted, end, count = entry
-    return requested, proposed, verified, accepted, end, count
-
-
-def _evidence(stored: Mapping[str, Any]) -> Evidence:
-    speedup = stored["speedup"]
-    return Evidence(
-        cycles=stored["cycles"],
-        requests=stored["requests"],
-        survival=tuple(stored["survival"]),
-        speedup=None if speedup is None else Interval(**speedup),
-        predicted_speedup=tuple((load, gain) for load, gain in stored["predicted_speedup"]),
-        note=stored["note"],
-    )

@@ -1,8 +1,10 @@
 """How the store opens a SQLite file: which calls may create it, which may write, and the journal that it uses."""
 
+import json
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine, event
@@ -17,8 +19,15 @@ class SqliteFile:
         self._busy_timeout_seconds = busy_timeout_seconds
 
     def reader(self) -> Engine:
-        """Neither creates nor changes the file."""
-        return _engine(lambda: self._connect("ro"), "BEGIN")
+        """Neither creates nor changes the file. What a column holds that is no text or no JSON comes as it stands, so
+        that `policies.row_values` refuses that row alone."""
+
+        def connect() -> sqlite3.Connection:
+            connection = self._connect("ro")
+            connection.text_factory = _text
+            return connection
+
+        return _engine(connect, "BEGIN")
 
     def writer(self) -> Engine:
         """Never creates the file: one that was deleted is an error, not an empty database."""
@@ -55,10 +64,25 @@ def sqlite_path(database: str | None) -> Path:
 
 
 def _engine(connect: Callable[[], sqlite3.Connection], begin: str) -> Engine:
-    engine = create_engine("sqlite://", creator=connect, poolclass=NullPool)
+    engine = create_engine("sqlite://", creator=connect, poolclass=NullPool, json_deserializer=_json)
 
     def on_begin(connection: Connection) -> None:
         connection.exec_driver_sql(begin)
 
     event.listen(engine, "begin", on_begin)
     return engine
+
+
+def _text(stored: bytes) -> str | bytes:
+    try:
+        return stored.decode()
+    except UnicodeDecodeError:
+        return stored
+
+
+def _json(stored: Any) -> Any:
+    """The value of a JSON column, a list or an object; what is no JSON as it is stored, which is neither."""
+    try:
+        return json.loads(stored)
+    except (TypeError, ValueError, RecursionError):  # TypeError: SQLite keeps a number as one
+        return stored

@@ -12,12 +12,12 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import create_engine, make_url, select
+from sqlalchemy import Connection, create_engine, make_url, select
 from sqlalchemy.exc import ArgumentError, DatabaseError, DataError, IntegrityError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
-from policies import rows as convert
+from policies import row_values
 from policies.database_url import without_password
 from policies.models import (
     AuditRow,
@@ -30,6 +30,7 @@ from policies.models import (
     TelemetryWindowRow,
 )
 from policies.records import AuditEntry, RequestWindow, Row, SampledDecision, StoredState, TelemetryWindow
+from policies.rows import RowWriter, same_context
 from policies.sqlite import SqliteFile, sqlite_path
 from policies.types import Context, Policy
 
@@ -57,7 +58,8 @@ class RowRejectedError(StoreError):
 class Store:
     """The database at `url`.
 
-    Every method raises `StoreUnavailableError` when the database cannot do its part now.
+    Every method raises `StoreUnavailableError` when the database cannot do its part now. Rows that cannot be read are
+    left out, each by itself, with a sentence in the log.
     """
 
     def __init__(self, url: str, busy_timeout_seconds: float = 2.0) -> None:
@@ -100,7 +102,7 @@ class Store:
         if self._sqlite is not None and not self._sqlite.path.exists():
             return None
         with self._translated(), self._reader.connect() as connection:
-            revision = MigrationContext.configure(connection).get_current_revision()
+            revision = self._revision(connection)
         self._refuse_unknown(revision)
         return revision
 
@@ -115,7 +117,7 @@ class Store:
             return False
         with self._translated(), self._migrator.begin() as connection:
             # Once more, inside the transaction: another process may have been first.
-            revision = MigrationContext.configure(connection).get_current_revision()
+            revision = self._revision(connection)
             self._refuse_unknown(revision)
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
@@ -128,56 +130,64 @@ class Store:
             RowRejectedError: one of the rows cannot be stored, so none was.
         """
         with self._translated(), Session(self._writer) as session, session.begin():
-            writer = convert.RowWriter(session)
+            writer = RowWriter(session)
             for row in rows:
                 writer.write(row)
 
     def load_state(self, model: str) -> StoredState:
         """What a restart of `model` resumes from. Pins and kill switches may have expired."""
         with self._reading() as session:
-            posterior = session.get(PosteriorRow, model)
             return StoredState(
-                policies=convert.newest_policies(session, model),
-                pins=convert.pins(session.scalars(select(PinRow).order_by(PinRow.route, PinRow.language))),
-                kill_switches=convert.kill_switches(
+                policies=row_values.newest_policies(session, model),
+                pins=row_values.pins(session.scalars(select(PinRow).order_by(PinRow.route, PinRow.language))),
+                kill_switches=row_values.kill_switches(
                     session.scalars(select(KillSwitchRow).order_by(KillSwitchRow.route))
                 ),
-                posterior={} if posterior is None else posterior.state,
+                posterior=row_values.posterior(session.get(PosteriorRow, model)),
             )
 
     def policy_versions(self, context: Context) -> list[Policy]:
         """Every stored version of a context's policy, in the order in which they were written."""
         with self._reading() as session:
-            query = select(PolicyRow).join(PolicyRow.context).where(*convert.same_context(context))
-            return [convert.policy_of(row) for row in session.scalars(query.order_by(PolicyRow.id))]
+            query = select(PolicyRow).join(PolicyRow.context).where(*same_context(context))
+            return row_values.policies(session.scalars(query.order_by(PolicyRow.id)))
 
     def decision(self, decision_id: str) -> SampledDecision | None:
         """A sampled decision; None when it was not sampled."""
         with self._reading() as session:
-            row = session.get(DecisionRow, decision_id)
-            return None if row is None else convert.decision_of(row)
+            query = select(DecisionRow).where(DecisionRow.decision_id == decision_id)
+            return next(iter(row_values.decisions(session.scalars(query))), None)
 
     def audit(self, limit: int) -> list[AuditEntry]:
         """The newest `limit` audit rows, newest first."""
         with self._reading() as session:
-            return convert.audit_entries(session.scalars(select(AuditRow).order_by(AuditRow.id.desc()).limit(limit)))
+            return row_values.audit_entries(session.scalars(select(AuditRow).order_by(AuditRow.id.desc()).limit(limit)))
 
     def telemetry_windows(self, since: float) -> list[TelemetryWindow]:
         """The telemetry windows that ended after `since` (Unix seconds), oldest first."""
         query = select(TelemetryWindowRow).where(TelemetryWindowRow.ended_at > since).order_by(TelemetryWindowRow.id)
         with self._reading() as session:
-            return convert.telemetry_windows(session.scalars(query))
+            return row_values.telemetry_windows(session.scalars(query))
 
     def request_windows(self, since: float) -> list[RequestWindow]:
         """The request windows that ended after `since` (Unix seconds), oldest first."""
         query = select(RequestWindowRow).where(RequestWindowRow.ended_at > since).order_by(RequestWindowRow.id)
         with self._reading() as session:
-            return convert.request_windows(session.scalars(query))
+            return row_values.request_windows(session.scalars(query))
 
     @contextmanager
     def _reading(self) -> Iterator[Session]:
         with self._translated(), Session(self._reader) as session:
             yield session
+
+    def _revision(self, connection: Connection) -> str | None:
+        revisions = MigrationContext.configure(connection).get_current_heads()
+        if len(revisions) > 1:
+            raise StoreUnavailableError(
+                f"The database {self.name} has {len(revisions)} rows in alembic_version, and one says what its schema "
+                "is: delete the others, or set database.url to another database."
+            )
+        return revisions[0] if revisions else None
 
     def _refuse_unknown(self, revision: str | None) -> None:
         scripts = ScriptDirectory.from_config(alembic_config())

@@ -61,6 +61,9 @@ PLAIN = "none"
 MAX_BLOCK_LENGTH = 16
 """Largest block length that any policy, pin or drafter may ask for."""
 
+MAX_VERSION = 1 << 30
+"""Largest version of a policy that a restart goes on from: no context comes so far, and columns leave room above."""
+
 UNDETERMINED = "und"
 OTHER_ROUTE = "other"
 
