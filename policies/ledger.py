@@ -28,7 +28,7 @@ is promised; the rest is for the cost model, which is off by 1 % over a life aft
 RESERVE = 0.4
 """Plain cycles that a sequence may be behind at any time. Drafting comes in steps, which a young request could not wait
 for otherwise: a tenth of one cycle is less than one step of a learned drafter."""
-_LEARNED_CYCLES = 32
+_LEARNED_CYCLES = 8
 """Passes without drafts of about so many sequences that took what was predicted, after which the cost model is known to
 have learned them. A calibration may be off by a tenth at any load, which is as much as all that is promised; other
 passes say little of it, and everything is measured by it."""
@@ -203,7 +203,7 @@ def cycle_spare(
         if price is not None:
             own += price.seconds(1, drafts, drafts)
         ledgers.append((ledger, own))
-    return spare_seconds(ledgers, plain_seconds, policy.max_neighbour_slowdown, trust)
+    return _trusted(spare_seconds(ledgers, plain_seconds, policy.max_neighbour_slowdown, trust), plain_seconds, trust)
 
 
 def spare_if_asked(
@@ -250,9 +250,17 @@ def spare_if_asked(
             left = bound * ((plain if plain > alone else alone) + plain_seconds) - taken
             if left < least:
                 least = left
-        return least - reserve
+        return _trusted(least - reserve, plain_seconds, trust)
 
     return spare
+
+
+def _trusted(spare: float, plain_seconds: float, trust: float) -> float:
+    """What is given out of `spare` seconds."""
+    if spare <= 0.0:
+        return spare
+    # With no trust at all it is not believed either that a cycle with drafts is shorter than a plain one.
+    return trust * spare if trust > 0.0 else -plain_seconds
 
 
 class Turn(NamedTuple):
@@ -312,6 +320,8 @@ def settle(
         taken = cost.seconds(rows, load, kv_tokens) + drafting_seconds(asked, draft_costs) + shadow_seconds
     passes = {0: plain}
     """By how many drafts are verified beside those that are forced."""
+    # Shapes that are seldom run are known least, and what is a part of a cycle takes no longer than all of it.
+    plain_seconds = min(plain, taken)
     for turn in turns:
         alone = plain
         if turn.drafter and not turn.forced:
@@ -322,5 +332,5 @@ def settle(
             price = draft_costs.get(turn.drafter)
             if price is not None:
                 alone += price.seconds(1, proposed, proposed)
-        turn.ledger.enter(plain * turn.emitted, alone, taken)
+        turn.ledger.enter(plain_seconds * turn.emitted, min(alone, taken), taken)
     return taken

@@ -10,7 +10,20 @@ from hypothesis import strategies as st
 
 from policies.allocate import Candidate, allocate
 from policies.cycle_policy import INITIAL_CYCLE_POLICY, DraftCost, PassCost
-from policies.ledger import KEPT, RESERVE, CostTrust, Ledger, Turn, drafting_seconds, lifts, settle, spare_seconds
+from policies.ledger import (
+    KEPT,
+    NOTHING,
+    RESERVE,
+    CostTrust,
+    Ledger,
+    Turn,
+    cycle_spare,
+    drafting_seconds,
+    lifts,
+    settle,
+    spare_if_asked,
+    spare_seconds,
+)
 
 COST = PassCost((1, 4, 9, 16, 72), (0.010, 0.0105, 0.011, 0.014, 0.040), 0.0002, 1e-7)
 LEARNED = DraftCost(call_seconds=0.0002, sequence_seconds=0.0001, step_seconds=0.0005, row_seconds=0.00003)
@@ -189,3 +202,27 @@ def test_tokens_of_those_who_hold_the_others_up_count_for_more_and_of_nobody_onc
     assert lifts([ahead, ahead, ahead], policy, 2400) == [1.0, 1.0, 1.0]
     assert lifts([behind], policy, 800) == [1.0]
     assert lifts([behind, ahead], INITIAL_CYCLE_POLICY, 800) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("verified", [0, 6])
+def test_what_a_shape_that_is_seldom_run_is_said_to_take_is_no_more_than_a_cycle_of_it_and_more(verified: int) -> None:
+    """A model that has three sequences take half as long again without drafts as with them."""
+    wrong = PassCost((1, 3, 9, 72), (0.010, 0.018, 0.012, 0.040), 0.0002, 0.0)
+    drafting, silent = Ledger(), Ledger()
+    turns = [Turn(drafting, 1, verified, "free", 6, False), *[Turn(silent, 1, 0, "", 0, False) for _ in range(2)]]
+    for _ in range(20):
+        settle(turns, wrong, {}, 0)
+    assert silent.plain <= silent.taken * (1.0 + 1e-12)
+    assert drafting.alone <= drafting.taken * (1.0 + 1e-12)
+
+
+def test_where_costs_are_not_known_yet_nobody_drafts_however_far_ahead_all_are() -> None:
+    ahead = [Ledger() for _ in range(8)]
+    for ledger in ahead:
+        ledger.enter(1.0, 0.1, 0.1)
+    policy = replace(INITIAL_CYCLE_POLICY, cost=COST)
+    asked = spare_if_asked([(ledger, "free") for ledger in ahead], policy, 2400, 0.0)
+    assert cycle_spare([(ledger, NOTHING) for ledger in ahead], policy, 2400, 0.0) < 0.0
+    assert asked([0] * 8) == asked([4] * 8) < 0.0
+    half, full = (cycle_spare([(ledger, NOTHING) for ledger in ahead], policy, 2400, trust) for trust in (0.5, 1.0))
+    assert 0.0 < half < 0.6 * full
