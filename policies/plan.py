@@ -72,7 +72,9 @@ def plan(
     load = len(prospects)
     requested = [0] * load
     drafters: dict[str, Drafter] = {}
-    alike: dict[int, list[Group]] = {}
+    groups: dict[tuple[str, int, int], Group] = {}
+    latest: dict[int, Group] = {}
+    """By outlook: most sequences are like the one before them."""
     plain_tokens = rows = float(load)
     for index, one in enumerate(prospects):
         cap = one.cap
@@ -87,19 +89,17 @@ def plan(
             plain_tokens += expected
             rows += used
             continue
-        known = alike.get(id(outlook))
-        if known is None:
-            known = alike[id(outlook)] = []
-        for group in known:
-            if group.asked == cap and group.drafter == name:
-                group.members.append(index)
-                break
-        else:
-            group = Group(name, outlook, cap, index)
-            known.append(group)
-            if name not in drafters:
-                drafters[name] = Drafter(draft_costs.get(name, _NO_COST))
-            drafters[name].groups.append(group)
+        group = latest.get(id(outlook))
+        if group is None or group.asked != cap or group.drafter != name:
+            key = name, id(outlook), cap
+            group = groups.get(key)
+            if group is None:
+                group = groups[key] = Group(name, outlook, cap)
+                if name not in drafters:
+                    drafters[name] = Drafter(draft_costs.get(name, _NO_COST))
+                drafters[name].groups.append(group)
+            latest[id(outlook)] = group
+        group.members.append(index)
     if cost is None or not prospects:
         return Plan(tuple(requested), 0.0, near, 0.0)
     weighed = [drafter for drafter in drafters.values() if drafter.groups]

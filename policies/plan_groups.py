@@ -25,7 +25,7 @@ class Group:
         "tokens",
     )
 
-    def __init__(self, drafter: str, outlook: Outlook, cap: int, index: int) -> None:
+    def __init__(self, drafter: str, outlook: Outlook, cap: int) -> None:
         self.drafter = drafter
         self.tokens = outlook.tokens
         self.rows = outlook.rows
@@ -37,8 +37,8 @@ class Group:
         self.asked = cap
         self.cap = min(cap, len(outlook.survival))
         """Of `asked`, what anything is known of."""
-        self.members = [index]
-        self.count = 1
+        self.members: list[int] = []
+        self.count = 0
         """Of `members`, once they are all there."""
         self.length = 0
         self._silence: Sequence[float] = ()
@@ -96,9 +96,10 @@ class Drafter:
         """Set the best length of each group where a row of the target costs `row_price` and a second `rate` tokens, the
         call left out. Returns the expected tokens, rows and drafting seconds beyond those of forced blocks."""
         cost = self.cost
+        step_seconds = cost.step_seconds
         price = row_price + rate * cost.row_seconds
         least = rate * cost.sequence_seconds
-        step_price = rate * cost.step_seconds
+        step_price = rate * step_seconds
         steps, depth = 0.0, 0
         if step_price:
             depth, steps = self._depth(price, step_price)
@@ -127,7 +128,9 @@ class Drafter:
                 group.length = 0
         if not asked:
             return 0.0, 0.0, 0.0
-        return tokens, rows, self._seconds(asked, steps, rows)
+        # `DraftCost.seconds`, written out: this runs for every price that is tried.
+        seconds = cost.call_seconds + cost.sequence_seconds * asked + step_seconds * steps + cost.row_seconds * rows
+        return tokens, rows, seconds - cost.call_seconds if self.forced else seconds
 
     def expected(self) -> tuple[float, float, float]:
         """Tokens, rows and drafting seconds at the lengths that are set, beyond those of forced blocks."""
@@ -148,11 +151,8 @@ class Drafter:
                 tokens += count * group.tokens[length]
                 rows += count * group.rows[length]
                 asked += count
-        return tokens, rows, self._seconds(asked, steps, rows)
-
-    def _seconds(self, asked: int, steps: float, rows: float) -> float:
         seconds = self.cost.seconds(asked, steps, rows)
-        return seconds - self.cost.call_seconds if asked and self.forced else seconds
+        return tokens, rows, seconds - self.cost.call_seconds if asked and self.forced else seconds
 
     def drop(self) -> None:
         """Set every length to 0."""
