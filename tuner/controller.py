@@ -19,6 +19,7 @@ from typing import Any
 
 from policies.cycle_policy import INITIAL_CYCLE_POLICY, Copier, CyclePolicy, Knobs, Outlook, Survival
 from policies.ladder import ANY, kill_for, pin_for
+from policies.quoting import clipped
 from policies.stats import CycleStats, EngineInfo, RequestStats
 from policies.types import (
     MAX_BLOCK_LENGTH,
@@ -327,14 +328,7 @@ class Controller:
         that this engine cannot serve, with a line in the log.
         """
         with self._lock:
-            kept: tuple[str, ...] = ()
-            try:
-                for route, language, version in state.get("versions", ()):
-                    self._book.raise_version((str(route), str(language)), int(version))
-                if state.get("format") == _STATE_FORMAT:
-                    kept = self._learning.restore(state["learned"])
-            except (KeyError, TypeError, ValueError) as error:
-                _log.warning("the saved state of the tuner is damaged, learning starts from nothing: %s", error)
+            kept = self._resume_learned(state)
             for policy in policies:
                 self._book.raise_version((policy.context.route, policy.context.language), policy.version)
                 if all(drafter in kept for drafter in (policy.arm.drafter, *policy.arm.drafters) if drafter != PLAIN):
@@ -348,13 +342,30 @@ class Controller:
             self._obey()
             return bool(kept)
 
+    def _resume_learned(self, state: Mapping[str, Any]) -> tuple[str, ...]:
+        """The drafters of which what was learned is kept. `state` is one thing: damage anywhere loses all of it, and
+        nothing else."""
+        nothing_known = self._learning.acceptance
+        try:
+            for route, language, version in state.get("versions", ()):
+                self._book.raise_version((str(route), str(language)), int(version))
+            return self._learning.restore(state["learned"]) if state.get("format") == _STATE_FORMAT else ()
+        except Exception as error:  # noqa: BLE001  logged: whatever was made of a file, serving has to start
+            self._learning.acceptance = nothing_known
+            _log.warning(
+                "the state of the tuner that table posteriors holds for this model is damaged, learning starts from "
+                "nothing: %s",
+                clipped(str(error)) or type(error).__name__,
+            )
+            return ()
+
     def _resume_orders(self, pins: Sequence[Pin], kill_switches: Sequence[KillSwitch]) -> None:
         """All of them before anything is judged, so that no context is judged without an order that holds for it."""
         for pin in pins:
             try:
                 self._give_pin(pin)
             except ValueError as error:
-                _log.warning("a stored pin of %s/%s is left out: %s", pin.route, pin.language, error)
+                _log.warning("the pin of %s/%s in table pins is left out: %s", pin.route, pin.language, error)
         for kill in kill_switches:
             self._orders.set_kill(kill)
         self._orders.drop_expired(self._clock())

@@ -250,9 +250,9 @@ class Learning:
         restored.restore(state["acceptance"])
         self.acceptance = restored
         kept = []
-        for name in state["drafters"]:
+        for name in map(str, state["drafters"]):
             if name in self.drafters and then.get(name) == info.versions.get(name):
-                kept.append(str(name))
+                kept.append(name)
             else:
                 self.acceptance.reset(name, info.versions.get(name, ""))
         return tuple(kept)

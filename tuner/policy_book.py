@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from policies.types import PLAIN, Arm, Context, Policy, PolicyState, Reason
+from policies.types import MAX_VERSION, PLAIN, Arm, Context, Policy, PolicyState, Reason
 from tuner.choice import Menu
 from tuner.known_contexts import Key
 from tuner.verdict import Bounds, Findings, judge
@@ -41,7 +41,9 @@ class PolicyBook:
         return dict(self._versions)
 
     def raise_version(self, key: Key, version: int) -> None:
-        """Versions of `key` go on after `version`."""
+        """Versions of `key` go on after `version`. Raises ValueError where none can come after it."""
+        if version > MAX_VERSION:
+            raise ValueError(f"version {version} of {'/'.join(key)} is beyond {MAX_VERSION}, the largest there can be")
         self._versions[key] = max(version, self._versions.get(key, 0))
 
     def resume(self, policy: Policy) -> None:

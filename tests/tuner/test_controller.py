@@ -456,7 +456,8 @@ def test_stored_orders_that_expired_or_that_the_engine_cannot_serve_are_left_out
     assert again.controller.snapshot.pins == (pin(),)
     assert again.controller.snapshot.kill_switches == ()
     assert [record.getMessage() for record in caplog.records] == [
-        "a stored pin of chat/en is left out: drafter 'suffix' is unknown to this engine; use one of none, ngram"
+        "the pin of chat/en in table pins is left out: drafter 'suffix' is unknown to this engine; "
+        "use one of none, ngram"
     ]
 
 
@@ -486,18 +487,39 @@ def test_another_model_or_machine_starts_from_nothing_with_versions_going_on(
     [
         lambda state: state["learned"].update(acceptance=[{"drafter": "ngram"}]),
         lambda state: state["learned"].pop("acceptance"),
+        lambda state: state["learned"].update(versions=None),
+        lambda state: state["learned"].update(versions=[]),
+        lambda state: state["learned"].update(drafters=None),
+        lambda state: state["learned"]["acceptance"].update(versions=None),
+        lambda state: state["learned"]["acceptance"]["cells"][0][3].update(moments=[["local", [[10**400]], [], []]]),
         lambda state: state.update(versions=[["chat"]]),
+        lambda state: state.update(versions=[["chat", "en", float("inf")]]),
+        lambda state: state.update(versions=[["chat", "en", 1 << 62]]),
         lambda state: state.clear(),
     ],
 )
-def test_a_damaged_state_starts_from_nothing_instead_of_failing(
-    served: SimulatedEngine, damage: Callable[[dict[str, Any]], object]
+def test_a_damaged_state_starts_from_nothing_and_loses_no_order_and_no_version(
+    served: SimulatedEngine, damage: Callable[[dict[str, Any]], object], caplog: pytest.LogCaptureFixture
 ) -> None:
     state = json.loads(json.dumps(served.controller.state()))
     damage(state)
     again = restarted(served)
-    assert not again.controller.restore(state)
+    stored = tuple(served.controller.snapshot.policies.values())
+    assert not again.controller.restore(state, stored, (pin(route="chat"),), (kill("support"),))
     assert decide(again).reason is Reason.EXPLORE
+    assert again.controller.snapshot.pins == (pin(route="chat"),)
+    assert again.controller.snapshot.kill_switches == (kill("support"),)
+    assert len([line for line in caplog.messages if "table posteriors" in line]) == (1 if state else 0)
+    tick_after(again, 2.0)
+    assert again.policy_of(*EDIT).version == served.policy_of(*EDIT).version + 1
+
+
+def test_a_state_may_name_drafters_that_are_no_names(served: SimulatedEngine) -> None:
+    state = json.loads(json.dumps(served.controller.state()))
+    state["learned"]["drafters"].append(7)
+    again = restarted(served)
+    assert again.controller.restore(state)
+    assert json.dumps(again.controller.state())
 
 
 def test_readers_and_operators_never_see_half_of_a_change_while_it_learns() -> None:
