@@ -23,6 +23,7 @@ from sqlalchemy import make_url
 from policies import Policy, PolicyState, RequestStats
 from policies.stats import CycleStats
 from tuner.load import send
+from tuner.output_file import write
 from tuner.root import Service, running_service
 from tuner.settings import Settings
 from tuner.snapshot import PolicySnapshot
@@ -82,13 +83,13 @@ def run_demo(settings: Settings, json_path: Path | None, minutes: float, console
     )
     traffic, snapshot = asyncio.run(_demo(settings, 60.0 * min(minutes, 5.0), console))
     _print_summary(console, snapshot, traffic)
-    if json_path is not None:
-        report = as_json(snapshot, traffic, settings.database.url)
-        json_path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     if traffic.errors:
         console.print(
             f"{traffic.errors} of {counted(traffic.requests, 'request')} failed; the first: {traffic.first_error}"
         )
+    if json_path is not None:
+        report = as_json(snapshot, traffic, settings.database.url)
+        write(json_path, "--json", f"{json.dumps(report, indent=2)}\n".encode())
     return 1 if traffic.errors else 0
 
 

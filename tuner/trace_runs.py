@@ -17,13 +17,14 @@ from policies.types import PLAIN, Arm
 from tuner.bench.report import NEGATIVE_VERDICT, machine_text
 from tuner.cli.output import print_table
 from tuner.machine import describe_machine, source_commit
+from tuner.output_file import write
 from tuner.replay.recording import RecordingError, make_trace
 from tuner.replay.session_costs import session_costs
 from tuner.replay.trace import TracedRequest
 from tuner.replay.trace_file import save
 from tuner.replay.verify import BAR_PERCENT, Cell, check, predict, rows
 from tuner.root import Task, TracedWorkload, prepared
-from tuner.settings import Settings
+from tuner.settings import Settings, SettingsError
 from tuner.workload import ROUTES, load_workload
 
 LOOKUP = ("ngram", "suffix")
@@ -67,7 +68,7 @@ class VerifyAsk:
 def record(settings: Settings, ask: RecordAsk, console: Console) -> None:
     """Record a trace and write it.
 
-    Raises what `running_service` does, WorkloadError, RecordingError, and OSError where it cannot be written.
+    Raises what `running_service` does, WorkloadError, RecordingError, and OutputFileError.
     """
     tasks = _tasks(ask.routes, ask.requests, ask.tokens)
     random.Random(ask.seed).shuffle(tasks)
@@ -91,15 +92,17 @@ def record(settings: Settings, ask: RecordAsk, console: Console) -> None:
 def verify(settings: Settings, ask: VerifyAsk, console: Console) -> int:
     """Measure every cell, predict it, and print both. Returns the exit code: 3 when a prediction is off.
 
-    Raises as `record`.
+    Raises as `record`, and SettingsError before the engine starts for a drafter that it does not load.
     """
     console.print(machine_text(describe_machine()), markup=False, highlight=False)
     console.print(ask.command, markup=False, highlight=False, soft_wrap=True)
-    workload = TracedWorkload(prepared(settings, console), console.log)
-    info = workload.info
+    settings = prepared(settings, console)
+    loads = settings.engine.drafter_names[1:]
     for name in ask.drafters:
-        if name not in workload.drafters:
-            raise RecordingError(f"There is no drafter {name!r} loaded; give some of {', '.join(workload.drafters)}.")
+        if name not in loads:
+            raise SettingsError(f"--drafters has {name!r}, which is not loaded: give some of {', '.join(loads)}.")
+    workload = TracedWorkload(settings, console.log)
+    info = workload.info
     cells = [
         Cell(name, length, load)
         for load in LOADS
@@ -163,7 +166,7 @@ def verify(settings: Settings, ask: VerifyAsk, console: Console) -> int:
             "bar_percent": BAR_PERCENT,
             "rows": rows(checked),
         }
-        ask.json_path.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        write(ask.json_path, "--json", f"{json.dumps(content, indent=2, allow_nan=False)}\n".encode())
     return NEGATIVE_VERDICT if off else 0
 
 

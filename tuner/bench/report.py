@@ -14,6 +14,7 @@ from policies.stats import EngineInfo
 from policies.types import Interval
 from tuner.bench.options import BenchOptions
 from tuner.machine import describe_machine, source_commit
+from tuner.output_file import write
 
 NEGATIVE_VERDICT = 3
 """The exit code when a bar fails."""
@@ -129,4 +130,4 @@ def _write(path: Path, options: BenchOptions, machine: Mapping[str, object], rep
     }
     content |= {"command_line": options.command} | dict(report.body)
     content |= {"bars": [bar.row() for bar in report.bars], "faults": list(report.faults)}
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    write(path, "--json", f"{json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)}\n".encode())

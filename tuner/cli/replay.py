@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tuner.cli.service import JsonFile, in_a_folder
+from tuner.cli.service import JsonFile, can_be_written
 
 
 def replay(
@@ -28,9 +28,7 @@ def replay(
     show_list: Annotated[bool, typer.Option("--list", help="Show scenarios and controllers, and run none.")] = False,
     plot_path: Annotated[
         Path | None,
-        typer.Option(
-            "--plot", help="Draw it as a PNG there.", show_default=False, dir_okay=False, callback=in_a_folder
-        ),
+        typer.Option("--plot", help="Draw it as a PNG there.", show_default=False, callback=can_be_written),
     ] = None,
     json_path: JsonFile = None,
 ) -> None:

@@ -83,11 +83,13 @@ def run_replay(options: ReplayOptions) -> None:
     if options.everything and chosen == known and len(seeds) >= MINUTES_SEEDS and processes == MINUTES_CORES:
         found.append(minutes_bar(seconds))
     print_report(console, comparison, {name: book.scenarios[name].about for name in names}, found)
-    if options.json_path is not None:
-        head = _head(options.command, seeds) | {"processes": processes, "wall_seconds": seconds}
-        write_json(options.json_path, comparison, found, head)
-    if plot is not None and options.plot_path is not None:
-        plot(comparison, options.plot_path)
+    try:
+        if options.json_path is not None:
+            head = _head(options.command, seeds) | {"processes": processes, "wall_seconds": seconds}
+            write_json(options.json_path, comparison, found, head)
+    finally:  # neither file is lost with the other
+        if plot is not None and options.plot_path is not None:
+            plot(comparison, options.plot_path)
     if any(bar.verdict == "fails" for bar in found):
         raise typer.Exit(NEGATIVE_VERDICT)
 
@@ -130,7 +132,7 @@ def _readable(paths: Sequence[Path]) -> list[Path]:
         try:
             load(path)
         except TraceFileError as error:
-            raise CommandError(str(error)) from error
+            raise CommandError(str(error), USAGE) from error
     return list(dict.fromkeys(paths))
 
 

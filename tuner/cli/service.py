@@ -14,6 +14,7 @@ from tuner.bench.options import MIXED, READS, SCENARIOS, BenchOptions
 from tuner.cli.failures import CommandError
 from tuner.cli.output import PLAIN_WIDTH, Format, Output, make_console, print_data, unpadded
 from tuner.cli.tables import print_settings
+from tuner.output_file import OutputFileError, check
 from tuner.settings_loader import CONFIG_VARIABLE, load_settings
 
 Config = Annotated[
@@ -24,11 +25,13 @@ Model = Annotated[
 ]
 
 
-def in_a_folder(path: Path | None) -> Path | None:
-    """The callback of an option that names a file to be written."""
-    # Known before minutes of work, and not after them.
-    if path is not None and not path.parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {path.parent}; make it first, or name another file.")
+def can_be_written(path: Path | None) -> Path | None:
+    """The callback of an option that names a file to be written: known before minutes of work, and not after them."""
+    if path is not None:
+        try:
+            check(path)
+        except OutputFileError as error:
+            raise typer.BadParameter(str(error)) from error
     return path
 
 
@@ -38,9 +41,7 @@ JsonFile = Annotated[
         "--json",
         help="Write the result there too.",
         show_default=False,
-        dir_okay=False,
-        writable=True,
-        callback=in_a_folder,
+        callback=can_be_written,
     ),
 ]
 

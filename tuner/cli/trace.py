@@ -8,14 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from tuner.cli.failures import CommandError
-from tuner.cli.service import Config, JsonFile, Model, given, in_a_folder, listed, run_console, starting
+from tuner.cli.service import Config, JsonFile, Model, can_be_written, given, listed, run_console, starting
 from tuner.settings_loader import LoadedSettings, load_settings
 from tuner.wording import program
 from tuner.workload import MAX_OUTPUT_TOKENS, ROUTES
 
 
 def record(
-    out: Annotated[Path, typer.Option("--out", help="The file to write, .npz.", dir_okay=False, callback=in_a_folder)],
+    out: Annotated[Path, typer.Option("--out", help="The file to write, .npz.", callback=can_be_written)],
     config: Config = None,
     model: Model = None,
     routes: Annotated[
@@ -30,10 +30,14 @@ def record(
     ] = MAX_OUTPUT_TOKENS,
 ) -> None:
     """Serve the workload plain, and record what every drafter would have offered at each position; no text is kept."""
-    chosen = ROUTES if routes is None else tuple(listed(routes))
+    chosen = ROUTES if routes is None else tuple(dict.fromkeys(listed(routes)))
     for route in chosen:
         if route not in ROUTES:
-            raise typer.BadParameter(f"{route!r} is no route of the workload; use some of {', '.join(ROUTES)}.")
+            raise typer.BadParameter(
+                f"{route!r} is no route of the workload; use some of {', '.join(ROUTES)}.", param_hint="--routes"
+            )
+    if not chosen:
+        raise typer.BadParameter("give at least one route, or leave the option out.", param_hint="--routes")
     settings = load_settings(config, given({"model": {"path": model}})).settings
     with starting():
         from tuner import trace_runs
@@ -42,7 +46,7 @@ def record(
         ask = trace_runs.RecordAsk(out, chosen, requests or 0, tokens)
         try:
             trace_runs.record(settings, ask, run_console())
-        except (RecordingError, OSError) as error:
+        except RecordingError as error:
             raise CommandError(str(error)) from error
 
 
@@ -57,13 +61,16 @@ def verify(
     json_path: JsonFile = None,
 ) -> None:
     """Predict tokens per second of fixed arms from a recording, and measure them; ends with 3 where they differ."""
+    chosen = tuple(dict.fromkeys(listed(drafters)))
+    if not chosen:
+        raise typer.BadParameter("give at least one drafter, or leave the option out.", param_hint="--drafters")
     loaded = load_settings(config, given({"model": {"path": model}}))
     with starting():
         from tuner import trace_runs
         from tuner.replay.recording import RecordingError
 
         command = shlex.join((program(), *sys.argv[1:]))
-        ask = trace_runs.VerifyAsk(listed(drafters), tokens, rounds, json_path, command, measured_with(loaded))
+        ask = trace_runs.VerifyAsk(chosen, tokens, rounds, json_path, command, measured_with(loaded))
         try:
             raise typer.Exit(trace_runs.verify(loaded.settings, ask, run_console()))
         except RecordingError as error:

@@ -10,7 +10,7 @@ from tuner.cli.admin_client import AdminClient
 from tuner.cli.failures import USAGE, CommandError
 from tuner.cli.operator import DEFAULT_SERVER, Server, Token
 from tuner.cli.output import Format, Output, make_console, print_data
-from tuner.cli.service import Config, Model, given, in_a_folder, listed, run_console, starting
+from tuner.cli.service import Config, Model, can_be_written, given, listed, run_console, starting
 from tuner.cli.tuning_view import print_tuning
 from tuner.settings_loader import load_settings
 
@@ -62,9 +62,7 @@ def tune(
             "--out",
             help="Write the settings that beat production.",
             show_default=False,
-            dir_okay=False,
-            writable=True,
-            callback=in_a_folder,
+            callback=can_be_written,
         ),
     ] = None,
     concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="engine: requests at a time.")] = 4,

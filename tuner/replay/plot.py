@@ -4,11 +4,13 @@ With Pillow, since all that is drawn is bars and words: matplotlib would bring e
 """
 
 from collections.abc import Sequence
+from io import BytesIO
 from math import isfinite
 from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
+from tuner.output_file import write
 from tuner.replay.run import ORACLE, OURS
 from tuner.replay.summary import Cell, Comparison
 
@@ -25,7 +27,7 @@ _MOST = 40.0
 
 
 def plot(comparison: Comparison, path: Path) -> None:
-    """Write the picture. Raises OSError where the file cannot be written."""
+    """Write the picture. Raises OutputFileError."""
     panels = [(scenario, _chosen(comparison, scenario)) for scenario in comparison.scenarios]
     if len(panels) > 1:
         overall = [comparison.overall(controller) for controller in comparison.controllers]
@@ -45,7 +47,9 @@ def plot(comparison: Comparison, path: Path) -> None:
         for column, (title, cells) in enumerate(row):
             _panel(draw, _MARGIN + column * width, top, title, cells)
         top += height
-    image.save(path, format="PNG")
+    drawn = BytesIO()
+    image.save(drawn, format="PNG")
+    write(path, "--plot", drawn.getvalue())
 
 
 def _chosen(comparison: Comparison, scenario: str) -> list[Cell]:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tuner.bench.report import Bar, interval_row, interval_text
+from tuner.output_file import write
 from tuner.replay.run import ORACLE, OURS
 from tuner.replay.summary import Cell, Comparison
 
@@ -98,7 +99,8 @@ def _print_learning(console: Console, comparison: Comparison, scenario: str) -> 
 
 
 def write_json(path: Path, comparison: Comparison, found: Sequence[Bar], head: dict[str, Any]) -> None:
-    """Rows for every run, a summary for every scenario and controller and for each controller overall, and the bars."""
+    """Rows for every run, a summary for every scenario and controller and for each controller overall, and the bars.
+    Raises OutputFileError."""
     cells = [
         cell
         for scenario in comparison.scenarios
@@ -130,7 +132,7 @@ def write_json(path: Path, comparison: Comparison, found: Sequence[Bar], head: d
         ],
         "bars": [bar.row() for bar in found],
     }
-    path.write_text(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    write(path, "--json", f"{json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)}\n".encode())
 
 
 def _summary_row(cell: Cell) -> dict[str, Any]:

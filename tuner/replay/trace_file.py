@@ -3,22 +3,20 @@ when it is read."""
 
 import json
 import zipfile
-from collections.abc import Mapping
 from dataclasses import asdict
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.cycle_policy import DraftCost, PassCost
+from policies.quoting import shown
 from policies.types import MAX_BLOCK_LENGTH
-from tuner.replay.trace import Costs, DraftTrace, Trace, TracedRequest
+from tuner.output_file import write
+from tuner.replay.trace import DraftTrace, Trace, TracedRequest
+from tuner.replay.trace_header import FORMAT, MAX_TOKENS, read_header
 
-FORMAT = 1
-"""Raised whenever what is written changes."""
-MAX_TOKENS = 100_000_000
-"""Output tokens of a file that is read: a few hundred bytes could claim any number."""
 MAX_REQUESTS = 1_000_000
 MAX_BYTES = 2**31
 _HEADER_BYTES = 4_000_000
@@ -31,7 +29,7 @@ class TraceFileError(Exception):
 
 
 def save(trace: Trace, path: Path) -> None:
-    """Write a trace. Raises OSError where the file cannot be written."""
+    """Write a trace, as `paceline trace record --out`. Raises OutputFileError."""
     requests = trace.requests
     routes = list(dict.fromkeys(one.route for one in requests))
     languages = list(dict.fromkeys(one.language for one in requests))
@@ -67,8 +65,9 @@ def save(trace: Trace, path: Path) -> None:
         for part in _PARTS:
             flat = b"".join(getattr(one.drafts[name], part) for one in requests)
             arrays[f"{part}_{place}"] = np.frombuffer(flat, dtype=np.uint8)
-    with path.open("wb") as file:
-        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # the stub takes names for its own options
+    packed = BytesIO()
+    np.savez_compressed(packed, **arrays)  # type: ignore[arg-type]  # the stub takes names for its own options
+    write(path, "--out", packed.getvalue())
 
 
 def load(path: Path) -> Trace:
@@ -85,39 +84,45 @@ def load(path: Path) -> Trace:
             with np.load(raw, allow_pickle=False) as file:
                 return _read(file)
     except Exception as error:
-        told = " ".join(str(error).strip("'\"").split()) or "it ends early"
+        told = " ".join(str(error).split()) or "it ends early"
         raise TraceFileError(
             f"{path} cannot be read as a trace ({told}): record it again with `paceline trace record`."
         ) from error
 
 
 def _read(file: Any) -> Trace:
-    packed = file["header"]
+    packed = _array(file, "header")
     if packed.dtype != np.uint8 or packed.ndim != 1 or len(packed) > _HEADER_BYTES:
         raise ValueError("its header is no text")
-    header = json.loads(packed.tobytes())
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise ValueError(f"its format is not {FORMAT}, which this version reads")
-    columns = {name: _integers(file[name], name) for name in _COLUMNS}
+    header = read_header(packed.tobytes())
+    columns = {name: _integers(_array(file, name), name) for name in _COLUMNS}
     count = len(columns["load"])
     if not 0 < count <= MAX_REQUESTS:
-        raise ValueError(f"it has {count} requests")
+        raise ValueError(f"it has {count} requests: it should have 1 to {MAX_REQUESTS}")
     outputs = columns["output_tokens"]
-    if any(len(column) != count for column in columns.values()):
-        raise ValueError("its columns are of different lengths")
-    slots = _count(header["slots"], "slots")
-    _within(columns["load"], 1, slots, "load")
+    for name, column in columns.items():
+        if len(column) != count:
+            raise ValueError(f"{name} has {len(column)} requests, and load has {count}")
+    _within(columns["load"], 1, header.slots, "load")
     _within(outputs, 1, MAX_TOKENS, "output_tokens")
     _within(columns["prompt_tokens"], 0, MAX_TOKENS, "prompt_tokens")
     _within(columns["structured"], 0, 1, "structured")
-    routes, languages = _names(header["routes"], "routes"), _names(header["languages"], "languages")
+    routes, languages, drafters = header.routes, header.languages, header.drafters
     _within(columns["route"], 0, len(routes) - 1, "route")
     _within(columns["language"], 0, len(languages) - 1, "language")
-    drafters = _names(header["drafters"], "drafters")
+    later = tuple(request for request, _ in header.later_costs)
+    for field, places in (("restarts", header.restarts), ("changes", header.changes), ("later_costs", later)):
+        for request in places:
+            if request >= count:
+                raise ValueError(f"{field} has request {request}, and there are {count}, the first of them 0")
+    if list(later) != sorted(set(later)):
+        raise ValueError(f"later_costs has requests {shown(later)}: they should rise")
     total = int(outputs.sum())
     if total > MAX_TOKENS:
         raise ValueError(f"it has {total} output tokens, and at most {MAX_TOKENS} are read")
-    drafts = [_drafts(file, place, outputs, total) for place in range(len(drafters))]
+    drafts = [
+        _drafts(file, place, header.confidence_buckets[name], outputs, total) for place, name in enumerate(drafters)
+    ]
     ends = np.cumsum(outputs).tolist()
     lengths = outputs.tolist()
     requests = tuple(
@@ -134,99 +139,68 @@ def _read(file: Any) -> Trace:
         )
         for index in range(count)
     )
-    later = tuple((_place(request, count), _costs(costs, drafters)) for request, costs in header["later_costs"])
-    arrival = header["arrival"]
     return Trace(
         drafters=drafters,
         requests=requests,
         loads=tuple(columns["load"].tolist()),
-        costs=_costs(header["costs"], drafters),
-        slots=slots,
-        restarts=tuple(_place(request, count) for request in header["restarts"]),
-        keeps_memory=header["keeps_memory"] is True,
-        changes=tuple(_place(request, count) for request in header["changes"]),
-        later_costs=later,
-        arrival=None if arrival is None else (str(arrival[0]), str(arrival[1])),
-        calibrated=None if header["calibrated"] is None else _costs(header["calibrated"], drafters),
-        seconds_sd=_number(header["seconds_sd"], "seconds_sd"),
-        stall_share=_number(header["stall_share"], "stall_share"),
-        stall_factor=_number(header["stall_factor"], "stall_factor"),
-        confidence_buckets={
-            name: _count(header["confidence_buckets"][name], "confidence_buckets") for name in drafters
-        },
-        machine=str(header["machine"]),
+        costs=header.costs.costs(),
+        slots=header.slots,
+        restarts=header.restarts,
+        keeps_memory=header.keeps_memory,
+        changes=header.changes,
+        later_costs=tuple((request, costs.costs()) for request, costs in header.later_costs),
+        arrival=header.arrival,
+        calibrated=None if header.calibrated is None else header.calibrated.costs(),
+        seconds_sd=header.seconds_sd,
+        stall_share=header.stall_share,
+        stall_factor=header.stall_factor,
+        confidence_buckets=header.confidence_buckets,
+        machine=header.machine,
     )
 
 
-def _drafts(file: Any, place: int, outputs: NDArray[np.int64], total: int) -> tuple[bytes, bytes, bytes]:
-    offered, kept, confidence = (file[f"{part}_{place}"] for part in _PARTS)
-    for part, array in zip(_PARTS, (offered, kept, confidence), strict=True):
+def _drafts(file: Any, place: int, buckets: int, outputs: NDArray[np.int64], total: int) -> tuple[bytes, bytes, bytes]:
+    """What is offered, kept, and the confidence of one drafter over all requests. Raises ValueError."""
+    arrays: list[NDArray[np.uint8]] = []
+    for part in _PARTS:
+        field = f"{part}_{place}"
+        array = _array(file, field)
         if array.dtype != np.uint8 or array.shape != (total,):
-            raise ValueError(f"{part} of drafter {place} is not one byte for each of {total} output tokens")
-    if offered.max() > MAX_BLOCK_LENGTH or (kept > offered).any():
-        raise ValueError(f"drafter {place} offers more than {MAX_BLOCK_LENGTH}, or has more kept than offered")
+            raise ValueError(
+                f"{field} has {array.dtype} of shape {array.shape}: it should have a byte for each of {total} output "
+                "tokens"
+            )
+        arrays.append(array)
+    offered, kept, confidence = arrays
     ends = np.repeat(np.cumsum(outputs), outputs)
-    if (kept > ends - np.arange(total)).any():
-        raise ValueError(f"drafter {place} has drafts kept behind the end of a request")
-    if ((confidence == 0) != (offered == 0)).any():
-        raise ValueError(f"drafter {place} has a confidence where it offers nothing, or none where it does")
+    for wrong, field, values, reason in (
+        (offered > MAX_BLOCK_LENGTH, "offered", offered, f"it should be at most {MAX_BLOCK_LENGTH}"),
+        (kept > offered, "kept", kept, "it should be at most what is offered there"),
+        (kept > ends - np.arange(total), "kept", kept, "it should be no more than the request has left"),
+        (confidence > buckets, "confidence", confidence, f"its confidence_buckets are {buckets}"),
+        ((confidence == 0) != (offered == 0), "confidence", confidence, "it should be 0 exactly where none is offered"),
+    ):
+        if wrong.any():
+            where = int(np.argmax(wrong))
+            raise ValueError(f"{field}_{place} is {values[where]} at token {where}: {reason}")
     return offered.tobytes(), kept.tobytes(), confidence.tobytes()
+
+
+def _array(file: Any, name: str) -> NDArray[Any]:
+    if name not in file:
+        raise ValueError(f"it has no array {name}")
+    found: NDArray[Any] = file[name]
+    return found
 
 
 def _integers(array: NDArray[Any], name: str) -> NDArray[np.int64]:
     if array.dtype != np.int32 or array.ndim != 1:
-        raise ValueError(f"{name} is no column of numbers")
+        raise ValueError(f"{name} has {array.dtype} of shape {array.shape}: it should be a column of int32")
     return array.astype(np.int64)
 
 
 def _within(column: NDArray[np.int64], least: int, most: int, name: str) -> None:
-    if column.min() < least or column.max() > most:
-        raise ValueError(f"{name} is outside {least} to {most}")
-
-
-def _names(values: Any, name: str) -> tuple[str, ...]:
-    if not isinstance(values, list) or not values or not all(isinstance(value, str) for value in values):
-        raise ValueError(f"{name} are no names")
-    if len(set(values)) != len(values):
-        raise ValueError(f"{name} name one twice")
-    return tuple(values)
-
-
-def _count(value: Any, name: str) -> int:
-    if type(value) is not int or value < 1:
-        raise ValueError(f"{name} is no number above 0")
-    return value
-
-
-def _place(value: Any, count: int) -> int:
-    if type(value) is not int or not 0 < value < count:
-        raise ValueError(f"{value!r} is no request behind the first")
-    return value
-
-
-def _number(value: Any, name: str) -> float:
-    if type(value) not in (int, float) or not 0.0 <= value < float("inf"):
-        raise ValueError(f"{name} is {value!r} and no number from 0 up")
-    return float(value)
-
-
-def _costs(written: Any, drafters: tuple[str, ...]) -> Costs:
-    target: Mapping[str, Any] = written["target"]
-    knots = tuple(_count(tokens, "token_knots") for tokens in target["token_knots"])
-    seconds = tuple(_number(value, "knot_seconds") for value in target["knot_seconds"])
-    if not knots or len(knots) != len(seconds) or list(knots) != sorted(set(knots)) or min(seconds) <= 0.0:
-        raise ValueError("the knots of its cost do not rise, or have no seconds")
-    return Costs(
-        PassCost(
-            knots,
-            seconds,
-            _number(target["sequence_seconds"], "sequence_seconds"),
-            _number(target["kv_token_seconds"], "kv_token_seconds"),
-        ),
-        {
-            name: DraftCost(
-                **{field: _number(written["drafters"][name][field], field) for field in DraftCost.__slots__}
-            )
-            for name in drafters
-        },
-    )
+    wrong = (column < least) | (column > most)
+    if wrong.any():
+        where = int(np.argmax(wrong))
+        raise ValueError(f"{name} is {column[where]} for request {where}: it should be {least} to {most}")

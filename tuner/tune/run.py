@@ -8,6 +8,7 @@ from rich.console import Console
 from tuner.bench.report import machine_text
 from tuner.bench.runner import on_free_ports
 from tuner.machine import describe_machine, source_commit
+from tuner.output_file import write
 from tuner.settings import Settings
 from tuner.tune.knobs import Ground
 from tuner.tune.on_engine import tune_on_engine
@@ -37,5 +38,5 @@ def run_tune(settings: Settings, options: TuneOptions, console: Console, command
     text = as_yaml(found, f"{command}\n{today}; {machine}")
     console.print(text.rstrip(), markup=False, highlight=False, soft_wrap=True)
     if options.out is not None:
-        options.out.write_text(text, encoding="utf-8")
+        write(options.out, "--out", text.encode())
     return 0

@@ -122,7 +122,7 @@ def test_the_list_names_scenarios_and_controllers_and_runs_none() -> None:
         (("--all", "--controller", "luck"), 2, "there is no 'luck'; use some of paceline,"),
         (("--all", "--seeds", "21"), 2, "21 held-out seeds were asked for, and there are 20: give 1 to 20."),
         (("--all", "--seeds", "21", "--tuning"), 2, "21 tuning seeds were asked for, and there are 20: give 1 to 20."),
-        (("--trace", "none.npz"), 1, "none.npz cannot be read as a trace ("),
+        (("--trace", "none.npz"), 2, "none.npz cannot be read as a trace ("),
         (("--all", "--plot", "nowhere/picture.png"), 2, "there is no folder nowhere; make it first"),
     ],
 )
