@@ -179,9 +179,8 @@ def play(trace: Trace, player: Player, seed: int) -> Played:
                 if position >= one.output_tokens:
                     ended = True
         seconds = table[tokens] + sequence_seconds * load + kv_token_seconds * kv_tokens
-        drafted = {name: prices[name].seconds(*work) for name, work in drafting.items()} if drafting else {}
-        for spent in drafted.values():
-            seconds += spent
+        for name, work in drafting.items():
+            seconds += prices[name].seconds(*work)
         seconds += shadowing + untaken
         shadow_seconds.append(shadowing + untaken)
 
@@ -190,7 +189,7 @@ def play(trace: Trace, player: Player, seed: int) -> Played:
         if watching is not None:
             watching.watch(
                 Told(
-                    {name: spent * factor for name, spent in drafted.items()},
+                    {name: prices[name].seconds(*work) * factor for name, work in drafting.items()},
                     shadowing * factor,
                     untaken * factor,
                     _decided(running, pending) if pending else (),
