@@ -23,6 +23,8 @@ _KEPT = 3
 """Regimes."""
 _BARRIER = 11.5
 """Of the sum: once in 100,000 requests."""
+_BARRIER_OF_A_CHANGE = 5.0
+"""The same once it is certain that what has been learned is wrong: that it is like this needs less proof."""
 _MOST_OF_A_REQUEST = 3.0
 """A single strange request proves nothing."""
 _LEAST_BLOCKS = 20.0
@@ -100,11 +102,11 @@ class Regimes:
             witness.kept += kept
             witness.expected += blocks * known_kept / known
 
-    def take_returned(self, current: Callable[[int], dict[Key, Remembered]]) -> Return | None:
+    def take_returned(self, current: Callable[[int], dict[Key, Remembered]], *, changed: bool) -> Return | None:
         """The regime that is in force again, if one is; what `current` makes of the cells up to a mark takes its place
-        among those that were."""
+        among those that were. `changed`: something is known to be no longer as it was learned."""
         regime = max(self._regimes, key=lambda one: one.sum, default=None)
-        if regime is None or regime.sum < _BARRIER:
+        if regime is None or regime.sum < (_BARRIER_OF_A_CHANGE if changed else _BARRIER):
             return None
         self._regimes.remove(regime)
         self.keep(current(regime.mark))

@@ -297,7 +297,7 @@ class Acceptance:
         mean, known = cell.test.known_mean, cell.test.blocks
         self._regimes.weigh(key, blocks, kept, known, cell.test.kept, self._finishes)
         is_due = cell.test.add(blocks, kept, self._finishes)
-        if self._has_returned():
+        if self._has_returned(changed=False):
             return
         if is_due:
             change = cell.test.find(delta)
@@ -316,8 +316,10 @@ class Acceptance:
                     return
 
     def _take_change(self, found: str, change: Change) -> None:
-        """Forget what was known up to a change that drafter `found` shows, or all of them; but not of those others that
-        were seen to be as before."""
+        """Forget what was known up to a change that drafter `found` shows, or all of them, if it is none back to what
+        was; but not of those others that were seen to be as before."""
+        if self._has_returned(changed=True):
+            return
         self._keep_regime(change.mark)
         changed = [name for name in self.drafters() if name == found or not self._is_as_before(name, change.mark)]
         for name in changed:
@@ -337,9 +339,9 @@ class Acceptance:
                     evidence += predicted(blocks, kept, known, known_kept) - predicted(blocks, kept, 1.0, 0.5)
         return evidence >= _UNCHANGED
 
-    def _has_returned(self) -> bool:
+    def _has_returned(self, *, changed: bool) -> bool:
         """Whether a regime is in force again: then it is what is known."""
-        back = self._regimes.take_returned(self._remembered)
+        back = self._regimes.take_returned(self._remembered, changed=changed)
         if back is None:
             return False
         for key, cell in self._cells.items():

@@ -100,10 +100,25 @@ def test_at_most_one_false_return_in_100_runs_of_20_000_blocks_whatever_was_once
             good = WORTH * kept / BLOCKS_OF_A_REQUEST
             regimes.weigh(("ngram", *CONTEXTS[mark % 8]), WORTH, good, known, known_kept, mark)
             known, known_kept = known + WORTH / 8, known_kept + good / 8
-            if regimes.take_returned(lambda mark: {}) is not None:
+            if regimes.take_returned(lambda mark: {}, changed=False) is not None:
                 false += 1
                 break
     assert false <= 1
+
+
+def test_once_a_change_is_certain_it_needs_less_proof_that_all_is_as_it_was() -> None:
+    key = ("ngram", *CONTEXTS[0])
+    regimes = Regimes()
+    regimes.keep({key: remembered(400.0, 240.0)})
+    assert regimes.take_returned(lambda mark: {}, changed=True) is None
+    for mark in range(1, 5):
+        regimes.weigh(key, WORTH, 0.55 * WORTH, 400.0, 120.0, mark)
+    assert regimes.take_returned(lambda mark: {}, changed=False) is None
+    found = regimes.take_returned(lambda mark: {}, changed=True)
+    assert found is not None
+    assert (found.mark, found.drafter) == (0, "ngram")
+    assert found.before == pytest.approx(0.3)
+    assert found.after == pytest.approx(0.55)
 
 
 def remembered(blocks: float, kept: float) -> Remembered:
