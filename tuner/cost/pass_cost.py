@@ -132,11 +132,14 @@ class PassFit:
         self._weight /= self._fade
         scale = self._weight / noise_seconds**2
         places, shares = self.shares(shape.tokens, shape.load, shape.kv_tokens, drafted=shape.drafted)
-        for place, left in zip(places, shares, strict=True):
-            self._live_vector[place] += scale * left * shape.seconds
-            row = self._live[place]
-            for other, right in zip(places, shares, strict=True):
-                row[other] += scale * left * right
+        terms = [(place, share) for place, share in zip(places, shares, strict=True) if share]
+        vector, live, seconds = self._live_vector, self._live, shape.seconds
+        for place, left in terms:
+            part = scale * left
+            vector[place] += part * seconds
+            row = live[place]
+            for other, right in terms:
+                row[other] += part * right
 
     def start_anew(self) -> None:
         """A change has been found: from here what is known today is as good as a calibration, and the speed is free.

@@ -2,11 +2,13 @@
 
 import math
 import statistics
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping
 
 RANGES = ((1, 1), (2, 4), (5, 8), (9, 16), (17, 32), (33, 64), (65, 128), (129, 1 << 30))
 """Tokens of a pass, by which errors are told apart."""
+_LAST = [last for _, last in RANGES]
 _KEPT = 512
 _KEPT_EACH = 128
 _WINDOWS = (64, 128, 256, 512)
@@ -102,4 +104,4 @@ class ChangeTest:
 
 def range_of(tokens: int) -> tuple[int, int]:
     """That of `RANGES` which `tokens` are in."""
-    return next(each for each in RANGES if tokens <= each[1])
+    return RANGES[bisect_left(_LAST, tokens)]

@@ -136,7 +136,7 @@ class Ours:
             return
         prospects = []
         load, kv_tokens = len(running), sum([one.kv_tokens for one in running])
-        choice = CopyingChoice(policy.cost, load, kv_tokens) if policy.cost is not None else None
+        choice = None
         for one in running:
             own: _Own = one.notes
             decision = own.decision
@@ -150,7 +150,9 @@ class Ours:
                 outlook = policy.default_outlooks.get(decision.drafter, _NO_OUTLOOK)
             price = policy.draft_costs.get(decision.drafter)
             one.drafter = decision.drafter
-            if one.copied and choice is not None:
+            if one.copied and policy.cost is not None:
+                if choice is None:
+                    choice = CopyingChoice(policy.cost, load, kv_tokens)
                 copied = policy.copiers[context.route, context.language].of(one.copied_confidence)
                 offered = min(one.copied, cap)
                 if choice.takes(copied, offered, outlook, cap, price):
