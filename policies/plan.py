@@ -76,8 +76,11 @@ def plan(
     latest: dict[int, Group] = {}
     """By outlook: most sequences are like the one before them."""
     plain_tokens = rows = float(load)
+    surely = inf
     for index, one in enumerate(prospects):
         cap = one.cap
+        if one.tpot_limit is not None and one.tpot_limit < surely:
+            surely = one.tpot_limit
         if cap <= 0:
             continue
         name, outlook = one.drafter, one.outlook
@@ -119,7 +122,7 @@ def plan(
             most += group.count * group.rows[group.cap]
     search = Search(weighed, Envelope(cost, rows, most), plain)
     choice, prices = search.best(near)
-    bounds = WaitBounds(prospects, search.groups, plain, spare_of)
+    bounds = WaitBounds(prospects, search.groups, plain, surely, spare_of)
     if choice.lengths and not bounds.allow(choice):
         choice = search.within(bounds, choice)
     rate = choice.tokens / choice.seconds

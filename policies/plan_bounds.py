@@ -30,10 +30,12 @@ class WaitBounds:
         prospects: Sequence[Prospect],
         groups: Sequence[Group],
         plain: Choice,
+        surely: float,
         spare_of: Callable[[Sequence[int]], float],
     ) -> None:
         """`spare_of` says how much longer than `plain` a cycle may be whatever comes of it, by the length that each
-        sequence is asked for; objectives may allow less."""
+        sequence is asked for; objectives may allow less, of which `surely` is the least of all, infinite without any.
+        """
         self._prospects = prospects
         self._groups = groups
         self._plain_seconds = plain.seconds
@@ -44,7 +46,7 @@ class WaitBounds:
         """The least objective of each group."""
         self._others = inf
         """Seconds that are allowed by the objectives of sequences which are not weighed."""
-        self._surely = min([one.tpot_limit for one in prospects if one.tpot_limit is not None], default=inf)
+        self._surely = surely
         """Seconds that are allowed by all objectives whatever is emitted."""
 
     def most(self, lengths: Sequence[int]) -> float:

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from policies.pass_segments import Envelope
 from policies.plan_groups import Drafter
 
-_NEAR = 5e-3
+_NEAR = 2e-2
 """A rate that is nearer than this to the one before is the same: the choice is off by about the square of it."""
 _TRIALS = 10
 """Most of them find the prices in two or three."""
