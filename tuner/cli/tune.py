@@ -95,7 +95,10 @@ def tune(
         raise typer.BadParameter(f"{ground!r} is none; give engine or replay.", param_hint="--on")
     if (trace is None) == (ground == "replay"):
         raise typer.BadParameter("--on replay reads a trace, and nothing else does.", param_hint="--trace")
-    chosen: Any = sampler or settings.tune.sampler
+    chosen: Any = settings.tune.sampler if sampler is None else sampler
+    for option, text in (("--study", study), ("--storage", storage)):
+        if text is not None and not text.strip():
+            raise typer.BadParameter("it is empty: give one, or leave the option out.", param_hint=option)
     if chosen not in ("tpe", "gp"):
         raise typer.BadParameter(f"{chosen!r} is none; give tpe or gp.", param_hint="--sampler")
     with starting():

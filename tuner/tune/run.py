@@ -1,7 +1,9 @@
 """Runs `paceline tune`."""
 
 import asyncio
+from collections.abc import Coroutine
 from datetime import UTC, datetime
+from typing import Any, TypeVar
 
 from rich.console import Console
 
@@ -15,6 +17,8 @@ from tuner.tune.on_engine import tune_on_engine
 from tuner.tune.on_replay import tune_on_replay
 from tuner.tune.options import TuneOptions
 from tuner.tune.report import NOTHING_BETTER, as_yaml, recommended
+
+T = TypeVar("T")
 
 
 def run_tune(settings: Settings, options: TuneOptions, console: Console, command: str) -> int:
@@ -32,7 +36,7 @@ def run_tune(settings: Settings, options: TuneOptions, console: Console, command
     if options.ground is Ground.ENGINE:
         found = asyncio.run(tune_on_engine(on_free_ports(settings), options, console))
     else:
-        found = asyncio.run(tune_on_replay(settings, options, console))
+        found = _finished(tune_on_replay(settings, options, console))
     if not recommended(found):
         return NOTHING_BETTER
     text = as_yaml(found, f"{command}\n{today}; {machine}")
@@ -40,3 +44,14 @@ def run_tune(settings: Settings, options: TuneOptions, console: Console, command
     if options.out is not None:
         write(options.out, "--out", text.encode())
     return 0
+
+
+def _finished(search: Coroutine[Any, Any, T]) -> T:
+    """What comes of a search that waits for nothing but its own reckoning. An event loop would keep an interrupt back
+    until the search waits, which it never does."""
+    try:
+        search.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    raise RuntimeError("a search in a replay waits for something")

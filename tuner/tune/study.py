@@ -2,18 +2,24 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import wraps
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import optuna
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
+from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.samplers import BaseSampler, GPSampler, TPESampler
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy.exc import SQLAlchemyError
 
+from policies.store import StoreUnavailableError
 from tuner.settings import SettingsError
 from tuner.tune.knobs import Knob, Values, possible
+from tuner.tune.storage import reason_of
 
 SamplerName = Literal["tpe", "gp"]
 STARTUP_TRIALS = 8
@@ -56,9 +62,31 @@ class Trial:
     pairs: tuple[Pair, ...]
 
 
-class Study:
-    """Ask for a candidate, tell what came of it. Every call reads or writes the storage."""
+P = ParamSpec("P")
+T = TypeVar("T")
 
+
+def _told(call: Callable[Concatenate["Study", P], T]) -> Callable[Concatenate["Study", P], T]:
+    """A storage that fails is one sentence."""
+
+    @wraps(call)
+    def reached(study: "Study", /, *given: P.args, **named: P.kwargs) -> T:
+        try:
+            return call(study, *given, **named)
+        except (StorageInternalError, SQLAlchemyError) as error:
+            raise StoreUnavailableError(
+                f"The study {study.name!r} cannot be read or written ({reason_of(error)}): once it can be, the same "
+                "command goes on where this one ends."
+            ) from error
+
+    return reached
+
+
+class Study:
+    """Ask for a candidate, tell what came of it. Every call reads or writes the storage, and raises
+    StoreUnavailableError where it cannot. Several processes may share a study."""
+
+    @_told
     def __init__(
         self,
         storage: BaseStorage,
@@ -84,6 +112,7 @@ class Study:
         Raises:
             SettingsError: a study of that name was begun with other knobs, production or identity.
         """
+        self.name = name
         self._space, self._production, self._sampler, self._seed = tuple(space), dict(production), sampler, seed
         self._study = optuna.create_study(storage=storage, study_name=name, direction="maximize", load_if_exists=True)
         bounds = {knob.name: [knob.low, knob.high] for knob in space}
@@ -96,6 +125,7 @@ class Study:
             raise SettingsError(f"The study {name!r} was begun with other {differing}: give another --study.")
 
     @property
+    @_told
     def trials(self) -> tuple[Trial, ...]:
         """Those that were measured, in order."""
         kept = self._study.user_attrs
@@ -112,10 +142,12 @@ class Study:
         )
 
     @property
+    @_told
     def confirmed(self) -> Mapping[str, Any] | None:
         """What `confirm` kept of the best candidate; None as long as there is none, or another is best by now."""
         return self._study.user_attrs.get(_CONFIRMED)
 
+    @_told
     def propose(self) -> Proposed:
         """The next candidate: first what was proposed and never told, as a process that was killed leaves it."""
         trial = self._left()
@@ -128,34 +160,36 @@ class Study:
         asked = self._study.ask(self._distributions())
         return self._proposed(asked.number, asked.params)
 
+    @_told
     def tell(self, number: int, ratio: float, pairs: Sequence[Pair] = ()) -> None:
         """Keep what came of a candidate."""
         # Of the study and not of the trial, of which another process has no handle.
         self._study.set_user_attr(_pairs_of(number), [[pair.candidate, pair.production] for pair in pairs])
-        self._study.tell(number, ratio, skip_if_finished=True)  # another server may share the study
+        with suppress(UpdateFinishedTrialError):  # another process that shares the study was sooner, by a moment
+            self._study.tell(number, ratio, skip_if_finished=True)
 
+    @_told
     def confirm(self, number: int, pairs: Sequence[Pair]) -> None:
         """Keep how the candidate that is best did in rounds that the search had not seen."""
         kept = {"number": number, "pairs": [[pair.candidate, pair.production] for pair in pairs]}
         self._study.set_user_attr(_CONFIRMED, kept)
 
+    @_told
     def keep(self, key: str, value: Any) -> None:
         """Keep something JSON-able with the study."""
         self._study.set_user_attr(key, value)
 
+    @_told
     def kept(self, key: str) -> Any:
         """What `keep` kept; None if nothing."""
         return self._study.user_attrs.get(key)
 
     def _left(self) -> FrozenTrial | None:
-        """A running trial with a value for every knob. One without was cut off while it was proposed, and fails."""
-        found = None
-        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            if set(trial.params) == {knob.name for knob in self._space}:
-                found = found or trial
-            else:
-                self._study.tell(trial.number, state=TrialState.FAIL)
-        return found
+        """A running trial with a value for every knob. One without is left alone: it was cut off while it was proposed,
+        or another process is just proposing it. No sampler looks at it."""
+        names = {knob.name for knob in self._space}
+        running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        return next((trial for trial in running if set(trial.params) == names), None)
 
     def _proposed(self, number: int, params: Mapping[str, Any]) -> Proposed:
         return Proposed(number, possible(params), self._is_production(params))
