@@ -107,8 +107,8 @@ def refusal(plan: MemoryPlan, available: int | None) -> str | None:
     if available is None or plan.total <= available:
         return None
     return (
-        f"The engine needs {plan}; this machine has {_mebibytes(available)}: lower engine.kv_blocks, engine.slots or "
-        "engine.context_limit, or name fewer engine.drafters."
+        f"The engine needs {plan}; this machine has {_mebibytes(available)}: lower engine.kv_blocks, engine.slots, "
+        "engine.context_limit or engine.prefill_chunk, or name fewer engine.drafters."
     )
 
 

@@ -1,8 +1,10 @@
 """What was given, as it stands in a sentence about it."""
 
 import json
+from collections.abc import Iterable
 
 _MOST_CHARACTERS = 60
+_MOST_NAMES = 10
 
 
 def shown(value: object) -> str:
@@ -16,3 +18,10 @@ def shown(value: object) -> str:
 
 def clipped(text: str) -> str:
     return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 1] + "…"
+
+
+def listed(names: Iterable[str]) -> str:
+    """The first of `names`, and how many more there are."""
+    every = list(names)
+    more = len(every) - _MOST_NAMES
+    return ", ".join(every[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

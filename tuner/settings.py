@@ -23,6 +23,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from policies.quoting import listed
 from policies.types import MAX_BLOCK_LENGTH, PLAIN, Mode
 
 ENV_PREFIX = "PACELINE_"
@@ -100,7 +101,7 @@ class ModelSettings(_Group):
     """The name that clients give; without it the last part of the path."""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
     """auto takes bfloat16 for weights stored in 16 bits and where the processor computes in it."""
-    threads: Annotated[int, Field(ge=0)] = 0
+    threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """Threads of the engine process; 0 measures which number is best at start."""
 
 
@@ -111,7 +112,7 @@ class EngineSettings(_Group):
     """Sequences that may run together."""
     context_limit: Annotated[int, Field(ge=LEAST_CONTEXT)] = 2048
     """Tokens of prompt and output together."""
-    prefill_chunk: Annotated[int, Field(ge=1)] = 128
+    prefill_chunk: Annotated[int, Field(ge=1, le=1 << 16)] = 128
     """Prompt tokens processed in one cycle."""
     drafters: Drafters = (AUTO,)
     """Drafters to load: auto for all that fit, or some of ngram, suffix, those of `paceline draft list`, folders."""
@@ -378,7 +379,7 @@ class Settings(BaseSettings):
         for name in self.engine.suffix_shared_routes:
             if name not in self.routes:
                 raise ValueError(
-                    f"engine.suffix_shared_routes has {name!r}: use some of {', '.join(self.routes)}, or add the route"
+                    f"engine.suffix_shared_routes has {name!r}: use some of {listed(self.routes)}, or add the route"
                 )
         for name, route in self.routes.items():
             if route.default_arm is not None and not self.engine.loads(route.default_arm.drafter):

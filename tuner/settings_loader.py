@@ -19,6 +19,7 @@ from pydantic_settings import EnvSettingsSource
 from pydantic_settings.exceptions import SettingsError as UnreadableVariable
 
 from policies.database_url import without_password
+from policies.quoting import listed
 from tuner.settings import DEFAULT_ROUTES, ENV_PREFIX, Settings, SettingsError, env_name, setting_rows
 
 CONFIG_VARIABLE = "PACELINE_CONFIG"
@@ -153,7 +154,7 @@ def _with_known_routes(values: dict[str, Any], known: Any) -> dict[str, Any]:
         if found is None:
             raise SettingsError(
                 f"The variable {env_name(f'routes.{name}')} names the route {name!r}, which is not one of "
-                f"{', '.join(map(str, known))}: correct it, or add the route to the configuration file."
+                f"{listed(map(str, known))}: correct it, or add the route to the configuration file."
             )
         routes[found] = keys
     return values | {"routes": routes}

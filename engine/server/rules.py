@@ -115,10 +115,10 @@ LABELS: Mapping[str, Rule] = {
 
 _SHARED: Mapping[str, Rule] = {
     "model": TEXT,
-    "max_tokens": _integer(1, _INT32_MAX, "a whole number of at least 1"),
+    "max_tokens": _integer(1, _INT32_MAX),
     "temperature": number(0, 2),
     "top_p": number(0, 1),
-    "top_k": _integer(-1, _INT32_MAX, "a whole number of at least 1, or 0 or -1 to keep every token"),
+    "top_k": _integer(-1, _INT32_MAX, f"a whole number from 1 to {_INT32_MAX}, or 0 or -1 to keep every token"),
     "min_p": number(0, 1),
     "repetition_penalty": number(0.01, 10),
     "presence_penalty": number(-2, 2),
@@ -138,7 +138,7 @@ _SHARED: Mapping[str, Rule] = {
     "service_tier": only("auto", "default"),
     "store": only(False),
     # Not OpenAI's: what vLLM has under these names, and our own.
-    "min_tokens": _integer(0, _INT32_MAX, "a whole number of at least 0"),
+    "min_tokens": _integer(0, _INT32_MAX),
     "ignore_eos": BOOLEAN,
     "stop_token_ids": Rule(
         lambda value: isinstance(value, list) and len(value) <= MAX_STOP_TOKENS,
@@ -214,7 +214,7 @@ CHAT_RULES: Mapping[str, Rule] = {
     **RENDERING_RULES,
     "documents": only([]),
     "include_reasoning": only(True),
-    "max_completion_tokens": _integer(1, _INT32_MAX, "a whole number of at least 1"),
+    "max_completion_tokens": _integer(1, _INT32_MAX),
     "logprobs": BOOLEAN,
     "top_logprobs": _integer(0, MAX_TOP_LOGPROBS),
     "tool_choice": Rule(

@@ -36,7 +36,13 @@ def test_a_plan_that_the_machine_cannot_hold_is_refused_with_its_parts_and_a_rem
     assert refusal(PLAN, None) is None
     problem = refusal(PLAN, PLAN.total - 1)
     assert problem is not None
-    for part in ("333 MiB", "KV cache 20 MiB", "this machine has 333 MiB", "lower engine.kv_blocks"):
+    for part in (
+        "333 MiB",
+        "KV cache 20 MiB",
+        "this machine has 333 MiB",
+        "lower engine.kv_blocks",
+        "engine.prefill_chunk",
+    ):
         assert part in problem
 
 

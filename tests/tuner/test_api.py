@@ -1,5 +1,6 @@
 """The admin API over HTTP, with a steering that is scripted and a recorder with a real store."""
 
+import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -348,6 +349,44 @@ def test_a_write_after_somebody_elses_is_refused_by_if_match(admin: Admin) -> No
     assert admin.client.put(PIN_PATH, json=PIN, headers={"if-match": "*"}).status_code == 200
 
 
+def test_if_match_takes_a_list_in_one_line_or_in_several(admin: Admin) -> None:
+    def answered(headers: Any) -> int:
+        return admin.client.put(PIN_PATH, json=PIN, headers=headers).status_code
+
+    def tag() -> str:
+        return admin.client.get(POLICY_PATH).headers["etag"]
+
+    assert answered({"if-match": f'"a", {tag()}'}) == 200
+    assert answered([("if-match", '"a"'), ("if-match", tag())]) == 200
+    assert answered([("if-match", '"a"'), ("if-match", '"b"')]) == 412
+
+
+def test_an_order_of_a_route_that_is_no_longer_configured_can_be_taken_back_and_not_given(admin: Admin) -> None:
+    admin.steering.set_pin(replace(samples.pin(), route="gone"))
+    admin.steering.set_kill(samples.kill_switch("gone"))
+    path, switch = "/api/v1/policies/gone/code/pin", {"route": "gone", "active": False}
+    assert admin.client.delete(path).json()["pin"] is None
+    assert admin.client.post("/api/v1/kill-switch", json=switch).json()["in_force"] == []
+    assert (admin.steering.snapshot.pins, admin.steering.snapshot.kill_switches) == ((), ())
+    assert admin.recorder.flush(DEADLINE_SECONDS)
+    assert [(entry.action, entry.route) for entry in admin.store.audit(10)] == [("unkill", "gone"), ("unpin", "gone")]
+    for refused in (
+        admin.client.delete(path),
+        admin.client.put(path, json=PIN),
+        admin.client.post("/api/v1/kill-switch", json=switch),
+        admin.client.post("/api/v1/kill-switch", json=switch | {"active": True, "reason": "x"}),
+        admin.client.get("/api/v1/policies/*/code"),
+    ):
+        assert "is not configured" in problem(refused, 404)["detail"]
+
+
+def test_of_many_routes_a_refusal_names_ten(start: Start) -> None:
+    admin = start(Settings(routes={f"r{number:04}": RouteSettings() for number in range(1000)}))
+    detail = problem(admin.client.get("/api/v1/policies/nowhere/da"), 404)["detail"]
+    assert detail.endswith("r0008 and 991 more.")
+    assert len(detail) < 200
+
+
 def test_the_kill_switch_is_in_force_at_once_and_can_be_taken_back(admin: Admin) -> None:
     body = {"route": "*", "active": True, "reason": "an incident", "expires_in": "2h"}
     killed = admin.client.post("/api/v1/kill-switch", json=body, headers={"x-paceline-actor": "ada"}).json()
@@ -419,6 +458,18 @@ def test_a_sampled_decision_comes_from_the_store_and_another_from_its_id(admin: 
     assert read["sentence"] == REASON_SENTENCES[Reason.EXPLORE]
     assert read["accepted"] is None
     assert "decision id 'nonsense'" in problem(admin.client.get("/api/v1/decisions/nonsense"), 404)["detail"]
+
+
+def test_a_decision_whose_row_is_damaged_is_read_from_its_id(admin: Admin, tmp_path: Path) -> None:
+    made = samples.decision(encode(DecisionFields(7, "ngram", 8, Reason.LEARNED, "code-edit", "code", "5f")))
+    admin.recorder.record_decision(samples.request_stats(1, made=made))
+    assert admin.recorder.flush(DEADLINE_SECONDS)
+    path = f"/api/v1/decisions/{made.decision_id}"
+    assert admin.client.get(path).json()["source"] == "store"
+    with sqlite3.connect(tmp_path / "paceline.db") as connection:
+        connection.execute("UPDATE decisions SET reason = 'NEWREASON'")
+    connection.close()
+    assert admin.client.get(path).json()["source"] == "id"
 
 
 def test_a_decision_is_read_from_its_id_while_the_database_is_gone(admin: Admin, tmp_path: Path) -> None:

@@ -3,14 +3,17 @@
 import asyncio
 import logging
 import socket
+import sqlite3
 import sys
 from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
 
+from policies.store import Store
 from tuner.root.http import KEEP_ALIVE_SECONDS, HttpServer, listen, log_no_messages, serving
 from tuner.root.memory import free_share
+from tuner.root.serve import _load_state
 
 
 def record_of(error: BaseException) -> logging.LogRecord:
@@ -46,6 +49,20 @@ def test_the_memory_that_is_left_is_a_share_and_unknown_where_the_system_does_no
     assert free_share(tmp_path) == 0.25
     meminfo.write_text("MemTotal:        8192 kB\nMemAvailable:    what\n")
     assert free_share(tmp_path) is None
+
+
+def test_serving_starts_without_a_store_whose_schema_is_in_doubt(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'paceline.db'}")
+    store.upgrade()
+    with sqlite3.connect(tmp_path / "paceline.db") as connection:
+        connection.execute("INSERT INTO alembic_version VALUES ('0001')")
+    connection.close()
+    assert _load_state(store, "tiny") is None
+    (line,) = caplog.messages
+    assert line.startswith("serving starts without the store: ")
+    assert "2 rows in alembic_version" in line
 
 
 def test_a_connection_is_kept_longer_than_its_clients_keep_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,6 +135,12 @@ def test_a_variable_changes_a_route_whose_name_has_a_hyphen(monkeypatch: pytest.
             r"engine\.default_drafter is 'head': use one of none, ngram",
         ),
         ("engine: {verifier: fast}", r"engine\.verifier is 'fast' .*'coupled', 'rejection' or 'block'"),
+        ("engine: {prefill_chunk: 65537}", r"engine\.prefill_chunk is 65537 .*less than or equal to 65536\."),
+        ("model: {threads: 100000}", r"model\.threads is 100000 .*less than or equal to 1024\."),
+        (
+            "engine: {suffix_shared_routes: [sales]}\nroutes: {" + ", ".join(f"r{n}: {{}}" for n in range(99)) + "}",
+            r"has 'sales': use some of r0, r1, .*, r9 and 89 more, or add the route",
+        ),
         ("engine: {kv_blocks: -1}", r"engine\.kv_blocks is -1 .*greater than or equal to 0"),
         ("engine: {price_per_hour: 0}", r"engine\.price_per_hour is 0 .*greater than 0"),
         ("engine: 3", r"engine is 3 .*give keys"),

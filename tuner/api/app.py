@@ -18,7 +18,7 @@ from pydantic import AfterValidator
 
 from policies.decision_id import describe
 from policies.languages import LANGUAGES
-from policies.quoting import clipped, shown
+from policies.quoting import clipped, listed, shown
 from policies.records import AuditEntry
 from policies.store import StoreError
 from policies.types import OTHER_ROUTE, KillSwitch, Pin
@@ -50,6 +50,8 @@ DecisionId = Annotated[str, Path(max_length=512), AfterValidator(printable)]
 Language = Annotated[str, AfterValidator(known_language)]
 Actor = Annotated[str, Header(alias="x-paceline-actor", pattern=r"^[\w.@+-]{1,64}$")]
 """Who does it, by their own word: it is written into the audit."""
+IfMatch = Annotated[list[str] | None, Header()]
+"""A list of tags; one that is given in several lines is the same list (RFC 9110, 5.3)."""
 
 
 def create_admin_app(
@@ -188,9 +190,8 @@ class _Api:
 
     def policy(self, route: Route, language: Language, response: Response) -> views.PolicyView:
         """The policy of a context: what is in force, why, and what could override it."""
-        view = self._view(route, language)
-        response.headers["etag"] = views.etag(view)
-        return view
+        self._refuse_unknown(route)
+        return self._tagged(route, language, response)
 
     def pin(
         self,
@@ -199,9 +200,10 @@ class _Api:
         body: PinBody,
         response: Response,
         actor: Actor = "unknown",
-        if_match: Annotated[str | None, Header()] = None,
+        if_match: IfMatch = None,
     ) -> views.PolicyView:
         """Put a pin in force, at once."""
+        self._refuse_unknown(route)
         with self._writes:
             self._check_match(route, language, if_match)
             now = self._clock()
@@ -222,7 +224,7 @@ class _Api:
             except ValueError as error:
                 raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, f"{error}.") from error
             self._recorder.record_pin(pin)
-        return self.policy(route, language, response)
+        return self._tagged(route, language, response)
 
     def unpin(
         self,
@@ -230,13 +232,14 @@ class _Api:
         language: Language,
         response: Response,
         actor: Actor = "unknown",
-        if_match: Annotated[str | None, Header()] = None,
+        if_match: IfMatch = None,
     ) -> views.PolicyView:
-        """Take a pin back, at once."""
+        """Take a pin back, at once; its route need not be configured any more."""
         with self._writes:
             self._check_match(route, language, if_match)
             removed = self._steering.remove_pin(route, language)
             if removed is None:
+                self._refuse_unknown(route)
                 wide = any((pin.route, pin.language) == (route, EVERY) for pin in self._steering.snapshot.pins)
                 instead = (
                     f"the one that holds there is for every language, {EVERY!r}: take that back"
@@ -248,12 +251,13 @@ class _Api:
                     f"There is no pin for route {route!r} and language {language!r}; {instead}.",
                 )
             self._recorder.record_pin_removed(route, language, actor, f"took back: {removed.reason}")
-        return self.policy(route, language, response)
+        return self._tagged(route, language, response)
 
     def kill_switch(self, body: KillSwitchBody, actor: Actor = "unknown") -> views.KillSwitchView:
-        """Switch speculation off for a route or everywhere, or on again; in force at once, and no If-Match needed."""
-        if body.route != EVERY:
-            self._configured(body.route)
+        """Switch speculation off for a route or everywhere, or on again; in force at once, and no If-Match needed. What
+        is switched on again need not be configured any more."""
+        if body.active and body.route != EVERY:
+            self._refuse_unknown(body.route)
         with self._writes:
             now = self._clock()
             if body.active:
@@ -268,6 +272,8 @@ class _Api:
                 self._recorder.record_kill_switch(kill)
             elif self._steering.clear_kill(body.route) is not None:
                 self._recorder.record_kill_cleared(body.route, actor, body.reason or "switched on again")
+            elif body.route != EVERY:
+                self._refuse_unknown(body.route)
             in_force = views.kills_in_force(self._steering.snapshot, now)
         active = any(kill.route in (body.route, EVERY) for kill in in_force)
         return views.KillSwitchView(body.route, active, in_force)
@@ -308,7 +314,10 @@ class _Api:
         with _told_as_problems():
             started = live.start(actor, body.reason)
         if not started:
-            raise ProblemError(HTTPStatus.CONFLICT, "The live study runs already; DELETE ends it.")
+            raise ProblemError(
+                HTTPStatus.CONFLICT,
+                "The live study runs already; DELETE /api/v1/tuning, or `paceline tune --live --stop`, ends it.",
+            )
         return live.status
 
     def stop_tuning(
@@ -340,20 +349,25 @@ class _Api:
             raise ProblemError(HTTPStatus.NOT_FOUND, f"{error}.") from error
 
     def _view(self, route: str, language: str) -> views.PolicyView:
-        configured, learned = self._configured(route), self._engine.learned_drafter
+        configured, learned = self._routes.get(route, RouteSettings()), self._engine.learned_drafter
         return views.policy_view(self._steering.snapshot, route, language, configured, learned, self._clock())
 
-    def _configured(self, route: str) -> RouteSettings:
+    def _tagged(self, route: str, language: str, response: Response) -> views.PolicyView:
+        view = self._view(route, language)
+        response.headers["etag"] = views.etag(view)
+        return view
+
+    def _refuse_unknown(self, route: str) -> None:
         if route not in self._routes:
             raise ProblemError(
                 HTTPStatus.NOT_FOUND,
-                f"Route {route!r} is not configured; the routes are {', '.join(sorted(self._routes))}.",
+                f"Route {route!r} is not configured; the routes are {listed(sorted(self._routes))}.",
             )
-        return self._routes[route]
 
-    def _check_match(self, route: str, language: str, if_match: str | None) -> None:
+    def _check_match(self, route: str, language: str, if_match: list[str] | None) -> None:
         current = views.etag(self._view(route, language))
-        if if_match is not None and if_match != "*" and current not in (tag.strip() for tag in if_match.split(",")):
+        tags = {tag.strip() for line in if_match or ("*",) for tag in line.split(",")}
+        if tags != {"*"} and current not in tags:
             raise ProblemError(
                 HTTPStatus.PRECONDITION_FAILED,
                 f"The policy of {route}/{language} has changed since you read it: GET it again and repeat.",

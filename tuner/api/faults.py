@@ -15,6 +15,7 @@ _REMEDIES: Mapping[str, str] = {
     "expires_in": "a time such as 90s, 30m, 2h or 1d, as a string",
     "exempt_from_switchback": "true or false",
     "active": "true or false",
+    "revert": "true or false",
     "source": "ngram, suffix, a name that `paceline draft list` shows, or a folder, of at most 256 characters",
     "name": "the name of a drafter, of at most 256 characters",
     "decision_id": "the id of a decision, of at most 512 characters",

@@ -16,8 +16,9 @@ from engine.server.app import create_app
 from engine.server.reading import ReadLimits
 from engine.server.tokenizer import load_tokenizer
 from policies.database_url import without_password
+from policies.quoting import listed
 from policies.records import StoredState
-from policies.store import Store, StoreUnavailableError
+from policies.store import RowRejectedError, Store, StoreUnavailableError
 from tuner.api.app import create_admin_app
 from tuner.controller import Controller
 from tuner.recorder import Recorder, RecorderOptions
@@ -132,7 +133,7 @@ async def _serve_until(stop: asyncio.Event, started: asyncio.Event, settings: Se
         console.log(f"serving {service.client.info.model} at {service.data_url}/v1")
         console.log(f"admin API and metrics at {service.admin_url}")
         store_name = without_password(settings.database.url)
-        console.log(f"routes: {', '.join(settings.routes)}; the store is {store_name}")
+        console.log(f"routes: {listed(settings.routes)}; the store is {store_name}")
         watch, log_of_served = asyncio.create_task(stop.wait()), asyncio.create_task(log_served(service, console))
         while not watch.done() and service.client.alive:
             await asyncio.wait([watch], timeout=1.0)
@@ -149,6 +150,6 @@ def _load_state(store: Store, model: str) -> StoredState | None:
     try:
         store.upgrade()
         return store.load_state(model)
-    except StoreUnavailableError as error:
+    except (StoreUnavailableError, RowRejectedError) as error:
         log.warning("serving starts without the store: %s", error)
         return None

@@ -62,7 +62,15 @@ def test_a_study_is_started_shown_and_stopped(rig: Rig, client: TestClient) -> N
 def test_one_that_runs_is_not_started_again(client: TestClient) -> None:
     assert client.post(PATH, json={"reason": "once"}).status_code == 200
     again = client.post(PATH, json={"reason": "twice"})
-    assert (again.status_code, again.json()["detail"]) == (409, "The live study runs already; DELETE ends it.")
+    assert (again.status_code, again.json()["detail"]) == (
+        409,
+        "The live study runs already; DELETE /api/v1/tuning, or `paceline tune --live --stop`, ends it.",
+    )
+
+
+def test_whether_to_revert_is_asked_for_in_words(client: TestClient) -> None:
+    refused = client.delete(PATH, params={"reason": "x", "revert": "maybe"})
+    assert (refused.status_code, refused.json()["detail"]) == (422, 'revert is "maybe"; give true or false.')
 
 
 def test_a_reason_is_asked_for(client: TestClient) -> None:
