@@ -234,7 +234,10 @@ class _Api:
         actor: Actor = "unknown",
         if_match: IfMatch = None,
     ) -> views.PolicyView:
-        """Take a pin back, at once; its route need not be configured any more."""
+        """Take a pin back, at once.
+
+        Its route need not be configured any more.
+        """
         with self._writes:
             self._check_match(route, language, if_match)
             removed = self._steering.remove_pin(route, language)
@@ -254,8 +257,10 @@ class _Api:
         return self._tagged(route, language, response)
 
     def kill_switch(self, body: KillSwitchBody, actor: Actor = "unknown") -> views.KillSwitchView:
-        """Switch speculation off for a route or everywhere, or on again; in force at once, and no If-Match needed. What
-        is switched on again need not be configured any more."""
+        """Switch speculation off for a route or everywhere, or on again; in force at once, and no If-Match needed.
+
+        What is switched on again need not be configured any more.
+        """
         if body.active and body.route != EVERY:
             self._refuse_unknown(body.route)
         with self._writes:
