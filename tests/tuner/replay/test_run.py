@@ -130,3 +130,13 @@ def test_wrong_usage_is_one_sentence_before_anything_runs(words: tuple[str, ...]
     done = replay(*words)
     assert done.exit_code == code
     assert sentence in " ".join(done.output.split())
+
+
+def test_a_file_that_fails_is_one_sentence_and_costs_no_other(tmp_path: Path) -> None:
+    path, picture = trace_file(tmp_path, 1), tmp_path / "picture.png"
+    words = ("--trace", str(path), "--controller", "fixed", "--seeds", "1", "--plot", str(picture))
+    done = replay(*words, "--json", "/dev/full")
+    assert done.exit_code == 1
+    assert done.stderr.startswith("--json: /dev/full cannot be written (No space left on device): make room")
+    assert len(done.stderr.splitlines()) == 1
+    assert picture.read_bytes().startswith(b"\x89PNG")

@@ -1,5 +1,6 @@
 """Traces on disk."""
 
+import errno
 import json
 import math
 import random
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from policies.cycle_policy import DraftCost, PassCost
 from tests.tuner.replay.small_traces import STEPPED_COSTS, small_trace
+from tuner.output_file import OutputFileError
 from tuner.replay import trace_file
 from tuner.replay.run import Job, all_controllers, run_job
 from tuner.replay.trace import Costs
@@ -233,3 +235,18 @@ def test_a_file_of_objects_is_not_unpickled(tmp_path: Path) -> None:
 def test_what_is_no_file_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(TraceFileError, match="No such file or directory"):
         load(tmp_path / "none.npz")
+
+
+def test_a_recording_that_cannot_be_written_leaves_the_one_before_and_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "trace.npz"
+    save(TRACE, path)
+
+    def full(file: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OutputFileError, match=r"^--out: .*trace\.npz cannot be written \(No space left on device\)"):
+        save(small_trace(2), path)
+    assert load(path) == TRACE

@@ -1,5 +1,8 @@
 """``paceline tune --on replay`` over a trace that was made here, from the command line to the file."""
 
+import contextlib
+import signal
+import sqlite3
 from pathlib import Path
 from random import Random
 
@@ -103,3 +106,54 @@ def test_every_longest_block_that_is_searched_can_be_replayed_with_several_learn
     trace = Trace(names, requests, (2,) * 8, costs, 4, confidence_buckets=dict.fromkeys(names, 5))
     outcome = simulate(trace, Ours(ControllerOptions(max_block_length=longest)), 1)
     assert outcome.load_tokens.sum() == 8 * TOKENS
+
+
+def test_an_interrupt_ends_the_search_at_once_and_the_same_command_goes_on(
+    tmp_path: Path, trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes while a candidate is replayed; none is replayed after it."""
+    replayed: list[int] = []
+
+    def speed(self: object, values: object, index: int) -> float:
+        replayed.append(index)
+        if len(replayed) == 10:
+            signal.raise_signal(signal.SIGINT)
+        return 100.0 + index
+
+    monkeypatch.setattr("tuner.tune.on_replay.ReplayObjective._speed", speed)
+    result = tune(tmp_path, trace)
+    assert result.exit_code == 130
+    assert result.stderr == "Stopped.\n"
+    assert len(replayed) == 10
+    again = tune(tmp_path, trace)
+    assert again.exit_code == 3
+    assert "goes on after 3 trials" in again.stdout
+
+
+def test_a_storage_that_is_locked_under_way_is_one_sentence(
+    tmp_path: Path, trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked: list[int] = []
+    with contextlib.ExitStack() as held:
+
+        def speed(self: object, values: object, index: int) -> float:
+            if locked:
+                return 100.0
+            locked.append(index)
+            other = held.enter_context(contextlib.closing(sqlite3.connect(tmp_path / "tune.db")))
+            other.execute("begin exclusive")
+            return 100.0
+
+        monkeypatch.setattr("tuner.tune.on_replay.ReplayObjective._speed", speed)
+        result = tune(tmp_path, trace, "--rounds", "2", "--study", "s")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "The study 's/*' cannot be read or written ((sqlite3.OperationalError) database is locked): once it can be, "
+        "the same command goes on where this one ends.\n"
+    )
+
+
+def test_a_storage_in_memory_is_refused_with_a_remedy(tmp_path: Path, trace: Path) -> None:
+    result = tune(tmp_path, trace, "--storage", "sqlite://")
+    assert result.exit_code == 2
+    assert "it is in memory, where nothing is kept between two connections): give a URL such as" in result.stderr

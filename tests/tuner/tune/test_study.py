@@ -2,11 +2,15 @@
 
 import asyncio
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import optuna
 import pytest
-from optuna.storages import BaseStorage, InMemoryStorage
+from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
+from sqlalchemy.exc import IntegrityError
 
 from policies.store import StoreUnavailableError, StoreUrlError
 from tests.tuner.tune.synthetic import PRODUCTION, SPACE, Synthetic, flat, hill
@@ -137,3 +141,57 @@ def test_a_storage_that_cannot_be_used_is_one_sentence_without_its_password(url:
 def test_a_storage_that_cannot_be_opened_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailableError, match=r"cannot be opened .*: correct tune\.storage, or give --storage"):
         open_storage(f"sqlite:///{tmp_path}/no/such/folder.db")
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:///file:x?mode=memory&uri=true"])
+def test_a_storage_in_memory_is_refused(url: str) -> None:
+    with pytest.raises(StoreUrlError, match="it is in memory, where nothing is kept between two connections"):
+        open_storage(url)
+
+
+def test_two_processes_may_make_the_tables_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one's row for the version is there already."""
+    made: list[str] = []
+
+    def opened(url: str, **named: Any) -> RDBStorage:
+        found = RDBStorage(url, **named)
+        made.append(url)
+        if len(made) == 1:
+            raise IntegrityError("insert", {}, Exception("UNIQUE constraint failed: alembic_version.version_num"))
+        return found
+
+    monkeypatch.setattr("tuner.tune.storage.RDBStorage", opened)
+    url = f"sqlite:///{tmp_path}/s.db"
+    assert begin(open_storage(url)).trials == ()
+    assert made == [url, url]
+
+
+def test_a_candidate_that_another_process_is_just_proposing_is_left_alone(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/s.db"
+    study, other = begin(open_storage(url)), optuna.load_study(study_name="s", storage=url)
+    asked = other.ask()
+    first = study.propose()
+    study.tell(first.number, 1.0)
+    asked.suggest_float("draft_stop", 0.0, 0.5)
+    other.tell(asked, 1.1)
+    assert first.number != asked.number
+
+
+def test_a_candidate_that_two_processes_measure_counts_once(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/s.db"
+    one, another = begin(open_storage(url)), begin(open_storage(url))
+    proposed = one.propose()
+    assert another.propose() == proposed
+    one.tell(proposed.number, 1.0)
+    another.tell(proposed.number, 1.3)
+    assert [trial.ratio for trial in one.trials] == [trial.ratio for trial in another.trials] == [1.0]
+
+
+def test_a_study_that_cannot_be_reached_is_one_sentence(tmp_path: Path) -> None:
+    study = begin(open_storage(f"sqlite:///{tmp_path}/s.db"))
+    (tmp_path / "s.db").write_text("no database any more")
+    calls: list[Callable[[], object]] = [study.propose, lambda: study.tell(0, 1.0), lambda: study.keep("x", 1)]
+    calls += [lambda: study.kept("x"), lambda: study.trials, lambda: study.confirmed]
+    for call in calls:
+        with pytest.raises(StoreUnavailableError, match=r"^The study 's' cannot be read or written \(.*\): once"):
+            call()
