@@ -3,8 +3,11 @@
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from tuner.cli import app
 from tuner.cli.trace import measured_with
+from tuner.settings import EngineSettings, Settings
 from tuner.settings_loader import load_settings
 
 
@@ -20,3 +23,16 @@ def test_a_check_keeps_what_was_set_of_the_target_and_the_engine_and_no_folder(
         "model.threads": 1,
         "engine.drafters": ["suffix", "own-head"],
     }
+
+
+def test_a_drafter_that_is_not_loaded_is_refused_before_the_engine_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def starts(*given: object) -> None:
+        raise AssertionError("the engine starts")
+
+    loaded = Settings(engine=EngineSettings(drafters=("ngram", "suffix")))
+    monkeypatch.setattr("tuner.trace_runs.prepared", lambda settings, console: loaded)
+    monkeypatch.setattr("tuner.trace_runs.TracedWorkload", starts)
+    for name in ("nope", "none"):
+        result = CliRunner().invoke(app, ["trace", "verify", "--drafters", f"suffix,{name}"], catch_exceptions=False)
+        assert result.exit_code == 2
+        assert result.stderr == f"--drafters has {name!r}, which is not loaded: give some of ngram, suffix.\n"

@@ -26,6 +26,8 @@ _log = logging.getLogger(__name__)
 LEAST_WINDOWS = 4
 """Before any judgement."""
 PATIENCE = 10
+STATUS_SECONDS = 0.25
+"""So long whoever asks for the status waits for a change under way."""
 _ADOPTED = "adopted"
 
 
@@ -148,22 +150,30 @@ class LiveTuning:
         self._comparison = Comparison()
         self._first: Interval | None = None
         self._set(State.OFF, "No live study runs.")
+        self._known = self._as_it_is()
 
     @property
     def status(self) -> LiveStatus:
-        """How far it has come."""
-        with self._lock:
-            candidate, running = self._candidate, self._state in (State.TRYING, State.CONFIRMING, State.HELD)
-            return LiveStatus(
-                self._state,
-                self._sentence,
-                candidate.number if candidate and running else None,
-                dict(candidate.values) if candidate and running else {},
-                self._comparison.windows if running else 0,
-                self._comparison.interval() if running else None,
-                self._tried,
-                dict(self._adopted),
-            )
+        """How far it has come; while a storage is waited for, how far it had come before."""
+        if self._lock.acquire(timeout=STATUS_SECONDS):
+            try:
+                self._known = self._as_it_is()
+            finally:
+                self._lock.release()
+        return self._known
+
+    def _as_it_is(self) -> LiveStatus:
+        candidate, running = self._candidate, self._state in (State.TRYING, State.CONFIRMING, State.HELD)
+        return LiveStatus(
+            self._state,
+            self._sentence,
+            candidate.number if candidate and running else None,
+            dict(candidate.values) if candidate and running else {},
+            self._comparison.windows if running else 0,
+            self._comparison.interval() if running else None,
+            self._tried,
+            dict(self._adopted),
+        )
 
     def start(self, actor: str, reason: str) -> bool:
         """Begin, or go on with what was adopted and tried before; False if it runs already.

@@ -1,5 +1,6 @@
 """The live study on the simulated engine: it finds and adopts what is better, under the guard, and drops the rest."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -300,3 +301,36 @@ def test_a_storage_that_fails_ends_the_study_and_nothing_else(monkeypatch: pytes
     assert "OSError" in rig.live.status.sentence
     assert rig.engine.policy.window.trial == 0
     rig.serve(20)
+
+
+def test_the_status_does_not_wait_for_a_storage_that_keeps_a_start_waiting() -> None:
+    rig = Rig(all_alike)
+    asked, free = threading.Event(), threading.Event()
+    open_study = rig.open_study
+
+    def waits(point: Point) -> Study:
+        asked.set()
+        assert free.wait(60.0)
+        return open_study(point)
+
+    live = LiveTuning(
+        rig.engine.controller,
+        waits,
+        lambda: None,
+        lambda: None,
+        rig.audit.append,
+        OPTIONS,
+        rig.engine.clock,
+        rig.engine.clock,
+    )
+    told: list[State] = []
+    starting = threading.Thread(target=live.start, args=("alice", "a try"), daemon=True)
+    asking = threading.Thread(target=lambda: told.append(live.status.state), daemon=True)
+    starting.start()
+    assert asked.wait(60.0)
+    asking.start()
+    asking.join(30.0)
+    assert told == [State.OFF]
+    free.set()
+    starting.join(60.0)
+    assert live.status.state is State.TRYING
