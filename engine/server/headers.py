@@ -31,7 +31,7 @@ class Steering:
 
 
 def read_steering(headers: Headers, routes: Collection[str], trusted: bool) -> Steering:
-    """The x-paceline headers. Raises `ApiError` for one that does not exist or whose value cannot be honoured.
+    """The x-paceline headers. Raises `ApiError` for one that does not exist, is given twice or cannot be honoured.
 
     Where clients are not trusted, only ``x-paceline-mode`` counts, since it can only reduce speculation.
     """
@@ -42,6 +42,8 @@ def read_steering(headers: Headers, routes: Collection[str], trusted: bool) -> S
                 param=name,
                 code="unknown_header",
             )
+        if name.startswith(_PREFIX) and len(headers.getlist(name)) > 1:
+            raise ApiError(f"The header {name} is given more than once; give it once.", param=name)
     mode = headers.get(MODE, "default")
     if mode not in ("off", "default"):
         raise invalid(MODE, mode, "off, or leave it out")

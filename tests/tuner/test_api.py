@@ -361,6 +361,12 @@ def test_if_match_takes_a_list_in_one_line_or_in_several(admin: Admin) -> None:
     assert answered([("if-match", '"a"'), ("if-match", '"b"')]) == 412
 
 
+def test_an_actor_is_named_once(admin: Admin) -> None:
+    refused = admin.client.put(PIN_PATH, json=PIN, headers=[("x-paceline-actor", "ada"), ("x-paceline-actor", "bob")])
+    assert "x-paceline-actor is given more than once" in problem(refused, 422)["detail"]
+    assert admin.steering.snapshot.pins == ()
+
+
 def test_an_order_of_a_route_that_is_no_longer_configured_can_be_taken_back_and_not_given(admin: Admin) -> None:
     admin.steering.set_pin(replace(samples.pin(), route="gone"))
     admin.steering.set_kill(samples.kill_switch("gone"))

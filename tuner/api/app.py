@@ -101,7 +101,11 @@ def create_admin_app(
 
 
 async def _said_once_and_known(request: Request) -> None:
-    """Refuses a parameter of the query that the route does not have, and a body that names a key twice."""
+    """Refuses a parameter of the query that the route does not have, and an actor or a key of the body given twice."""
+    if len(request.headers.getlist("x-paceline-actor")) > 1:
+        raise ProblemError(
+            HTTPStatus.UNPROCESSABLE_ENTITY, "The header x-paceline-actor is given more than once; give it once."
+        )
     known = {parameter.alias for parameter in request.scope["route"].dependant.query_params}
     for name, value in request.query_params.multi_items():
         if name not in known:

@@ -8,8 +8,11 @@ from typing import Any, get_type_hints
 import pytest
 from openai.types import completion_create_params
 from openai.types.chat import completion_create_params as chat_create_params
+from starlette.datastructures import Headers
 
 from engine.process import EngineGoneError, SequenceFailedError
+from engine.server.errors import ApiError
+from engine.server.headers import read_steering
 from engine.server.reading import MAX_BODY_BYTES
 from engine.server.rules import CHAT_RULES, COMPLETION_RULES
 from engine.server.schema import parse_chat, parse_completion
@@ -373,6 +376,13 @@ def test_a_header_that_cannot_be_honoured_is_a_400_that_names_it(name: str, valu
     assert reply.error["param"] == name
     assert name in reply.error["message"]
     assert "x-request-id" in reply.headers
+
+
+@pytest.mark.parametrize("name", ["x-paceline-route", "x-paceline-language", "x-paceline-mode", "x-paceline-debug"])
+def test_a_steering_header_is_given_once(name: str) -> None:
+    headers = Headers(raw=[(name.encode(), b"off"), (name.encode(), b"off")])
+    with pytest.raises(ApiError, match=f"The header {name} is given more than once; give it once"):
+        read_steering(headers, (), trusted=True)
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/livez", "/readyz", "/api/v1/status"])
