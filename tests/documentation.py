@@ -5,6 +5,7 @@ A table called NAME stands between the lines ``<!-- NAME -->`` and ``<!-- /NAME 
 
 import ast
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
@@ -21,7 +22,7 @@ from engine.server import rules
 from engine.server.app import ServerOptions, create_app
 from policies import FixedPolicy, Reason
 from policies.testing import ListSink
-from policies.types import PLAIN
+from policies.types import PLAIN, Interval
 from tests.tuner.telemetry_examples import INFO
 from tuner.api.app import create_admin_app
 from tuner.api.explain import REASON_SENTENCES
@@ -30,6 +31,7 @@ from tuner.bench.floor import BLOCK_BAR, FLOOR_BARS
 from tuner.bench.matrix import NEAR_BEST
 from tuner.bench.options import SCENARIOS
 from tuner.bench.other_engines import ASSISTED_BAR, PLAIN_BAR, VLLM_BAR, VLLM_LOADS
+from tuner.bench.report import Bar
 from tuner.bench.tuner_speed import (
     FOLD_BAR,
     LOADS,
@@ -67,7 +69,7 @@ DECLARED_BARS: Mapping[str, Sequence[tuple[str, float, bool]]] = {
     ),
     "matrix": (
         ("each route at each concurrency: tuned over the best fixed arm", NEAR_BEST, True),
-        ("mixed: tuned over the best fixed arm", 1.0, True),
+        ("mixed, all loads: tuned over the best fixed arm", 1.0, True),
     ),
     "tuner": (
         ("a decision, median microseconds", MEDIAN_BAR, False),
@@ -266,7 +268,7 @@ def run_table() -> str:
                     f"`{route}`",
                     str(concurrency),
                     f"{rates[route, concurrency, 'plain']:.0f}",
-                    *(f"{ratio['estimate']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})" for ratio in ratios),
+                    *(_interval(ratio) for ratio in ratios),
                 )
             )
     header = ("Route", "Concurrency", "Plain, tokens/s", *(f"{arm}, times plain" for arm in speculating))
@@ -277,19 +279,42 @@ def run_table() -> str:
         + f"{machine['cores']} cores ({machine['processor']}), threads of the engine: {machine['threads']}. "
         + "Medians over rounds of the same prompts with the same seeds, arms in turn within one process, order "
         + "reversed; 95 % intervals over rounds. "
-        + f"{report['texts_that_differ_between_arms']} outputs differ between arms.{losses(report)} The whole "
-        + f"result: [docs/results/bench.json](docs/results/bench.json){_when(report, ', ', '')}.\n"
+        + f"{report['texts_that_differ_between_arms']} outputs differ between arms. The whole "
+        + f"result: [docs/results/bench.json](docs/results/bench.json){_when(report, ', ', '')}.\n\n"
+        + what_intervals_say(report)
     )
 
 
-def losses(report: Mapping[str, Any]) -> str:
-    """The cells whose whole interval lies below plain, in a sentence."""
-    lost = [
-        f"`{ratio['route']}` at {ratio['concurrency']} with {ratio['arm']}"
-        for ratio in report["ratios"]
-        if ratio["against"] == "plain" and ratio["high"] is not None and ratio["high"] < 1.0
-    ]
-    return f" Slower than plain, by the whole interval: {', '.join(lost)}." if lost else " No interval lies below 1."
+def what_intervals_say(report: Mapping[str, Any]) -> str:
+    """A list of the cells in which whole intervals lie above 1 or below: tuned against plain, tuned against the fixed
+    arms, the fixed arms against plain."""
+    from_plain = [ratio for ratio in report["ratios"] if ratio["against"] == "plain"]
+    tuned = [ratio for ratio in from_plain if ratio["arm"] == "tuned"]
+    fixed = [ratio for ratio in from_plain if ratio["arm"] != "tuned"]
+    against = [ratio for ratio in report["ratios"] if ratio["against"] != "plain"]
+    found = {
+        "Tuned is faster than plain": _cells([ratio for ratio in tuned if _decided(ratio) > 0], ""),
+        "Tuned is slower than plain": _cells([ratio for ratio in tuned if _decided(ratio) < 0], ""),
+        "Tuned is slower than fixed arms": _cells([ratio for ratio in against if _decided(ratio) < 0], "against"),
+        "Fixed arms are slower than plain": _cells([ratio for ratio in fixed if _decided(ratio) < 0], "arm"),
+    }
+    lines = "".join(f"* {what}: {cells or 'nowhere'}.\n" for what, cells in found.items())
+    return f"By the whole interval, at these concurrencies; what is not named is undecided:\n\n{lines}"
+
+
+def _cells(ratios: Sequence[Mapping[str, Any]], named: str) -> str:
+    """Each route and concurrency once; with the arms that the key `named` has, unless it is empty."""
+    arms: dict[str, list[str]] = {}
+    for ratio in ratios:
+        arms.setdefault(f"`{ratio['route']}` at {ratio['concurrency']}", []).append(ratio[named] if named else "")
+    return ", ".join(f"{cell} ({', '.join(names)})" if named else cell for cell, names in arms.items())
+
+
+def _decided(ratio: Mapping[str, Any]) -> int:
+    """1 where the whole interval of a ratio lies above 1, -1 where it lies below, 0 where it holds 1 or is unknown."""
+    if ratio["high"] is None or ratio["low"] <= 1.0 <= ratio["high"]:
+        return 0
+    return 1 if ratio["low"] > 1.0 else -1
 
 
 def drafters_table() -> str:
@@ -316,7 +341,7 @@ def bars_table() -> str:
         bars = _result(name).get("bars", ())
         for bar in bars:
             found = "" if bar["measured"] is None else _interval(bar["measured"])
-            rows.append((f"`{name}`", bar["name"], _bar_words(bar["bar"], bar["at_least"]), found, bar["verdict"]))
+            rows.append((f"`{name}`", bar["name"], _bar_words(bar["bar"], bar["at_least"]), found, _verdict(bar)))
         if len(bars) < len(declared):  # a run of some routes has the bars of those alone
             told = {_without_names(bar["name"]) for bar in bars}
             missing = [bar for bar in declared if _without_names(bar[0]) not in told]
@@ -354,6 +379,7 @@ def replay_table() -> str:
     header = (
         "Controller",
         "Regret, %",
+        "Time over oracle-copying, %",
         "Over ours, points",
         "Worst window, %",
         "Runs with a window > 2 %",
@@ -364,11 +390,12 @@ def replay_table() -> str:
     shown = [row for row in report.get("overall", ()) if ":" not in row["controller"] or row is best]
     rows = []
     for row in sorted(shown, key=lambda row: (row["controller"] != "oracle", row["mean"])):
-        over = row["over_ours"]
+        over, copying = row["over_ours"], row["over_copying"]
         rows.append(
             (
                 f"`{row['controller']}`",
                 _interval({"estimate": row["mean"], "low": row["low"], "high": row["high"]}),
+                "" if copying is None or row["controller"] == "oracle-copying" else _interval(copying),
                 "" if over is None or row["controller"] == "paceline" else _interval(over),
                 f"{row['worst_window_percent']:.1f}",
                 f"{100.0 * row['window_share']:.1f} %",
@@ -386,7 +413,7 @@ def replay_bars_table() -> str:
             bar["name"],
             _bar_words(bar["bar"], bar["at_least"]),
             "" if bar["measured"] is None else _interval(bar["measured"]),
-            bar["verdict"],
+            _verdict(bar),
         )
         for bar in report.get("bars", ())
     ]
@@ -409,6 +436,18 @@ def _bar_words(bar: float, at_least: bool) -> str:
     return f"{'at least' if at_least else 'at most'} {bar:g}"
 
 
+def _verdict(bar: Mapping[str, Any]) -> str:
+    """By the numbers of a committed run: the words are today's, whenever it ran."""
+    found = bar["measured"]
+    if found is None:
+        return Bar(bar["name"], None, bar["bar"], bar["at_least"]).verdict
+    low, high = (
+        -math.inf if found["low"] is None else found["low"],
+        math.inf if found["high"] is None else found["high"],
+    )
+    return Bar(bar["name"], Interval(found["estimate"], low, high), bar["bar"], bar["at_least"]).verdict
+
+
 def _when(report: Mapping[str, Any], before: str, after: str) -> str:
     """Day and commit of a result; nothing where it does not tell, as those of long ago do not."""
     told = [str(report[key]) for key in ("date", "commit") if report.get(key)]
@@ -416,7 +455,7 @@ def _when(report: Mapping[str, Any], before: str, after: str) -> str:
 
 
 def _interval(found: Mapping[str, Any]) -> str:
-    if found["high"] is None:  # after a single pair
+    if found["high"] is None or found["low"] == found["high"]:  # no spread: a single pair, or a count
         return f"{found['estimate']:.2f}"
     return f"{found['estimate']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
 

@@ -126,23 +126,55 @@ def test_the_bars_follow_the_results_and_none_is_left_out(tmp_path: Path, monkey
     monkeypatch.setattr(documentation, "RESULTS", tmp_path)
     assert documentation.bars_table().count(documentation.NOT_YET) == 23
     bar = {"name": "chat: best learned drafter (mine), times plain", "bar": 1.3, "at_least": True, "verdict": "holds"}
-    bar["measured"] = {"estimate": 1.4, "low": 1.2, "high": 1.6}
+    bar["measured"] = {"estimate": 1.4, "low": 1.2, "high": 1.6}  # its word is of a day when the estimate decided
     run = {"date": "2026-01-02", "commit": "abc", "bars": [bar], "faults": ["a text differs"]}
     (tmp_path / "drafters.json").write_text(json.dumps(run))
     lines = documentation.bars_table().splitlines()
-    assert f"| `drafters` | {bar['name']} | at least 1.3 | 1.40 (1.20 to 1.60) | holds |" in lines
+    assert f"| `drafters` | {bar['name']} | at least 1.3 | 1.40 (1.20 to 1.60) | holds, within its interval |" in lines
     assert "| `drafters` | outputs that differ between drafters | none | 1 | fails |" in lines
     assert sum("chat: best learned drafter" in line for line in lines) == 1
     assert sum(line.endswith(f"| {documentation.NOT_YET} |") for line in lines) == 21
     assert lines[-1] == "The runs: [drafters.json](results/drafters.json) (2026-01-02, abc)."
 
 
-def test_a_cell_that_loses_is_named_under_the_table() -> None:
-    ratio = {"route": "chat", "concurrency": 16, "arm": "tuned", "against": "plain", "high": 0.99}
-    others = [ratio | {"high": None}, ratio | {"high": 1.01, "arm": "ngram:4"}, ratio | {"against": "ngram:4"}]
-    told = documentation.losses({"ratios": [ratio, *others]})
-    assert told == " Slower than plain, by the whole interval: `chat` at 16 with tuned."
-    assert documentation.losses({"ratios": others}) == " No interval lies below 1."
+def test_what_whole_intervals_say_of_the_cells_is_told_in_words() -> None:
+    slower = {"route": "chat", "concurrency": 16, "arm": "tuned", "against": "plain", "low": 0.9, "high": 0.99}
+    faster = slower | {"concurrency": 1, "low": 1.01, "high": 1.2}
+    undecided = [slower | {"high": None}, slower | {"high": 1.01}, slower | {"arm": "ngram:4", "high": 1.01}]
+    against = slower | {"against": "suffix:8"}
+    fixed = slower | {"arm": "ngram:4"}
+    found = documentation.what_intervals_say({"ratios": [slower, faster, against, fixed, *undecided]}).splitlines()
+    assert "* Tuned is faster than plain: `chat` at 1." in found
+    assert "* Tuned is slower than plain: `chat` at 16." in found
+    assert "* Tuned is slower than fixed arms: `chat` at 16 (suffix:8)." in found
+    assert "* Fixed arms are slower than plain: `chat` at 16 (ngram:4)." in found
+    assert documentation.what_intervals_say({"ratios": undecided}).count("nowhere") == 4
+
+
+def test_a_figure_without_spread_has_no_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documentation, "RESULTS", tmp_path)
+    shared = {"bar": 50.0, "at_least": False, "verdict": "holds"}
+    counted = shared | {"name": "counted", "measured": {"estimate": 25, "low": 25, "high": 25}}
+    once = shared | {"name": "once", "measured": {"estimate": 25.0, "low": None, "high": None}}
+    spread = shared | {"name": "spread", "measured": {"estimate": 25.0, "low": 24.0, "high": 26.0}}
+    (tmp_path / "replay.json").write_text(json.dumps({"bars": [counted, once, spread]}))
+    lines = documentation.replay_bars_table().splitlines()
+    assert "| counted | at most 50 | 25.00 | holds |" in lines
+    assert "| once | at most 50 | 25.00 | holds, within its interval |" in lines
+    assert "| spread | at most 50 | 25.00 (24.00 to 26.00) | holds |" in lines
+
+
+def test_the_table_of_controllers_tells_what_each_takes_over_the_copying_oracle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documentation, "RESULTS", tmp_path)
+    row = {"controller": "paceline", "mean": 1.5, "low": 1.0, "high": 2.0, "over_ours": None}
+    row |= {"over_copying": {"estimate": 8.8, "low": 8.0, "high": 9.6}}
+    row |= {"worst_window_percent": -9.0, "window_share": 0.0, "neighbour_share": 0.1}
+    (tmp_path / "replay.json").write_text(json.dumps({"overall": [row]}))
+    header, _, line = documentation.replay_table().splitlines()
+    assert header.split(" | ")[2] == "Time over oracle-copying, %"
+    assert line.split(" | ")[2] == "8.80 (8.00 to 9.60)"
 
 
 def test_a_bar_inside_a_cell_does_not_end_it() -> None:

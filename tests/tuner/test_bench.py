@@ -19,7 +19,7 @@ from policies.types import PLAIN_ARM
 from tests.engine.tiny_model import make_tiny_model
 from tests.system.live_service import tiny_settings
 from tuner.bench.arms import parse_arms
-from tuner.bench.matrix import Ratio, in_turn, ratio_row
+from tuner.bench.matrix import NEAR_BEST, Ratio, in_turn, ratio_row
 from tuner.bench.options import MIXED, READS, SCENARIOS, BenchOptions
 from tuner.bench.report import Bar, Report
 from tuner.bench.runner import RUNNERS, run_bench
@@ -134,8 +134,11 @@ def test_a_mixed_workload_takes_its_prompts_from_the_named_routes_in_turn(model:
     run_bench(settings, wanted, Console(file=StringIO(), width=160))
     found = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
     assert {cell["route"] for cell in found["cells"]} == {"story", "chat", MIXED}
-    assert found["bars"][-1]["name"].startswith("mixed: tuned over the best fixed arm (plain)")
-    assert found["bars"][-1]["bar"] == 1.0
+    by_load, pooled = found["bars"][-2:]
+    assert by_load["name"] == "mixed at 2: tuned over the best fixed arm (plain)"
+    assert by_load["bar"] == NEAR_BEST
+    assert pooled["name"] == "mixed, all loads: tuned over the best fixed arm (plain)"
+    assert pooled["bar"] == 1.0
     mixed = in_turn([load_workload(["story"]), load_workload(["chat"])])
     assert [prompt.route for prompt in mixed[:4]] == ["story", "chat", "story", "chat"]
     assert len(mixed) == len(load_workload(["story", "chat"]))
@@ -300,15 +303,22 @@ def test_one_round_has_no_upper_bound_which_json_calls_null() -> None:
 @pytest.mark.parametrize(
     ("measured", "at_least", "verdict", "exit_code"),
     [
-        (Interval(1.6, 1.4, 1.8), True, "holds", 0),
+        (Interval(1.7, 1.6, 1.8), True, "holds", 0),
+        (Interval(1.6, 1.4, 1.8), True, "holds, within its interval", 0),
         (Interval(1.4, 1.3, 1.6), True, "misses, within its interval", 0),
         (Interval(1.4, 1.3, 1.49), True, "fails", 3),
         (Interval(1.4, 1.3, 1.49), False, "holds", 0),
+        (Interval(1.4, 1.3, 1.6), False, "holds, within its interval", 0),
+        (Interval(1.6, 1.4, 1.8), False, "misses, within its interval", 0),
         (Interval(1.6, 1.51, 1.7), False, "fails", 3),
+        (Interval(1.5, 1.5, 1.5), True, "holds", 0),
+        (Interval(1.4, 1.4, 1.4), True, "fails", 3),
+        (Interval(1.6, 0.0, math.inf), True, "holds, within its interval", 0),
+        (Interval(1.4, 0.0, math.inf), True, "misses, within its interval", 0),
         (None, True, "not measured", 0),
     ],
 )
-def test_a_bar_fails_only_when_its_interval_excludes_it(
+def test_a_bar_holds_or_fails_only_by_its_whole_interval(
     measured: Interval | None, at_least: bool, verdict: str, exit_code: int
 ) -> None:
     bar = Bar("x", measured, 1.5, at_least)

@@ -135,15 +135,16 @@ def in_turn(by_route: Sequence[Sequence[Prompt]]) -> tuple[Prompt, ...]:
 
 
 def _bars(rounds: Mapping[tuple[str, int, str], Sequence[Round]], names: Sequence[str]) -> list[Bar]:
-    """Tuned against the fixed arm that comes closest, or is furthest ahead: in each cell, and over all of `MIXED`."""
+    """Tuned against the fixed arm that comes closest, or is furthest ahead: in each cell, and over the loads of `MIXED`
+    pooled as well."""
     fixed = [name for name in names if name != TUNED]
     if TUNED not in names or not fixed:
         return []
     cells = list(dict.fromkeys((route, load) for route, load, _ in rounds))
-    wanted = [(f"{route} at {load}", [(route, load)], NEAR_BEST) for route, load in cells if route != MIXED]
+    wanted = [(f"{route} at {load}", [(route, load)], NEAR_BEST) for route, load in cells]
     mixed = [cell for cell in cells if cell[0] == MIXED]
     if mixed:
-        wanted.append((MIXED, mixed, 1.0))
+        wanted.append((f"{MIXED}, all loads", mixed, 1.0))
     bars = []
     for what, pooled, bar in wanted:
         against = {name: _over(rounds, pooled, name) for name in fixed}

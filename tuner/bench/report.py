@@ -32,15 +32,21 @@ class Bar:
 
     @property
     def verdict(self) -> str:
-        """``holds`` and ``misses`` go by the estimate; ``fails`` only when the 95 % interval excludes the bar."""
+        """``holds`` only where the whole 95 % interval meets the bar, ``fails`` only where it excludes it; in between
+        the estimate decides, and the interval is named. One that is a point, as of a peak, is judged by itself; the
+        unbounded one of a single round or seed neither holds nor fails."""
         if self.measured is None:
             return "not measured"
         found = self.measured
-        holds = found.estimate >= self.bar if self.at_least else found.estimate <= self.bar
-        if holds:
+        worst, best = (found.low, found.high) if self.at_least else (found.high, found.low)
+        if self._met(worst):
             return "holds"
-        excluded = found.high < self.bar if self.at_least else found.low > self.bar
-        return "fails" if excluded else "misses, within its interval"
+        if not self._met(best):
+            return "fails"
+        return ("holds" if self._met(found.estimate) else "misses") + ", within its interval"
+
+    def _met(self, value: float) -> bool:
+        return value >= self.bar if self.at_least else value <= self.bar
 
     def row(self) -> dict[str, Any]:
         """As the JSON file has it."""
@@ -75,8 +81,8 @@ class Report:
 
 
 def interval_text(found: Interval) -> str:
-    """``1.42 [1.31, 1.55]``; without a bound after a single pair."""
-    if math.isinf(found.high):
+    """``1.42 [1.31, 1.55]``; the estimate alone where no spread is known: after a single pair, and of a count."""
+    if math.isinf(found.high) or found.low == found.high:
         return f"{found.estimate:.2f}"
     return f"{found.estimate:.2f} [{found.low:.2f}, {found.high:.2f}]"
 

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from tuner.bench.report import Bar, interval_row, interval_text
 from tuner.output_file import write
+from tuner.replay.compare import TRAIL_REQUESTS
 from tuner.replay.run import ORACLE, OURS
 from tuner.replay.summary import Cell, Comparison
 
@@ -36,10 +37,11 @@ def print_report(console: Console, comparison: Comparison, about: dict[str, str]
         overall = [comparison.overall(controller) for controller in comparison.controllers]
         console.print(_table("mean over scenarios", [cell for cell in overall if cell is not None]))
     seeds = len(comparison.seeds)
+    from_what = f"means over {seeds} seeds with 95 % intervals" if seeds > 1 else "of one seed, so without intervals"
     console.print(
-        f"Regret: time over the oracle's, in percent, after the first tenth of the requests; means over {seeds} "
-        f"seed{'s' if seeds > 1 else ''} with 95 % intervals. Over oracle-copying: the same over the oracle that looks "
-        "at proposals too. Over ours: the difference in points, paired by seed. The last two: share of runs.",
+        f"Regret: time over the oracle's, in percent, after the first tenth of the requests; {from_what}. "
+        "Over oracle-copying: the same over the oracle that looks at proposals too. Over ours: the difference in "
+        "points, paired by seed. The last two: share of runs.",
         soft_wrap=True,
         markup=False,
         highlight=False,
@@ -91,7 +93,8 @@ def _print_learning(console: Console, comparison: Comparison, scenario: str) -> 
         f"{controller} {', '.join(str(needed) for _, needed in recoveries)}" for controller, recoveries in lines.items()
     )
     console.print(
-        f"Requests until within 2 % of the oracle, from request {', '.join(map(str, changes))} on: {listed}",
+        f"Requests until within 2 % of the oracle, from request {', '.join(map(str, changes))} on "
+        f"({TRAIL_REQUESTS} is the least that can be told): {listed}",
         soft_wrap=True,
         markup=False,
         highlight=False,

@@ -230,10 +230,38 @@ def test_recovery_from_each_change_has_a_bar() -> None:
         assert verdicts(comparison)[name] == verdict
 
 
+def test_a_single_seed_breaks_no_bar_of_recovery_since_its_spread_is_unknown() -> None:
+    slow = np.ones(1200)
+    slow[480:800] *= 1.3
+    runs = {ORACLE: np.ones(1200), OURS: slow}
+    rows = [run_of("new-language", name, 0, 0.0, request_seconds=runs[name].tolist()) for name in runs]
+    comparison = Comparison([done("new-language", 0, rows, changes=(480,))])
+    (bar,) = [bar for bar in bars(comparison, BOOK) if "from 480 on" in bar.name]
+    assert bar.measured is not None
+    assert bar.measured.estimate > bar.bar
+    assert bar.verdict != "fails"
+    assert f": {bar.measured.estimate:.2f}, bar at most 50" in str(bar)
+
+
+def test_no_mean_over_scenarios_is_judged_where_there_is_one() -> None:
+    rows = [run_of("bursty", name, 0, regret) for name, regret in {ORACLE: 0.0, OURS: 1.0, "a": 3.0}.items()]
+    names = verdicts(Comparison([done("bursty", 0, rows)]))
+    assert [name for name in names if "mean over scenarios" in name] == []
+    assert "points of regret above a baseline, at the worst: a on bursty" in names
+
+
 def test_an_arrival_is_a_change_as_well() -> None:
     seconds = np.ones(1200).tolist()
-    rows = [run_of("new-language", name, 0, 0.0, request_seconds=seconds) for name in (ORACLE, OURS)]
-    found = verdicts(Comparison([done("new-language", 0, rows, changes=(480,))]))
+    jobs = [
+        done(
+            "new-language",
+            seed,
+            [run_of("new-language", name, seed, 0.0, request_seconds=seconds) for name in (ORACLE, OURS)],
+            changes=(480,),
+        )
+        for seed in range(2)
+    ]
+    found = verdicts(Comparison(jobs))
     assert found["new-language: requests from 480 on until within 2 % of the oracle"] == "holds"
     assert "new-language: regret in percent of the new context after 10 requests" in found
 
