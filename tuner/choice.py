@@ -10,7 +10,7 @@ one that is surer than usual may pay where the usual one does not.
 
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -61,6 +61,8 @@ class Menu:
     """By drafter, at each of `loads`: its tokens per second over those of plain, if all that runs is alike."""
     bounds: dict[str, tuple[tuple[float, float], ...]]
     """By drafter, at each of `loads`: `worth` at the lower and the upper end of what is known."""
+    first: dict[str, str] = field(default_factory=dict)
+    """By drafter: the one that proposes before it by copying, and is in its figures; without an entry it is alone."""
 
     def place(self, load: int) -> int:
         """Where the largest of `loads` that is not above `load` stands."""
@@ -113,8 +115,10 @@ def menus(
         strict=True,
     )
     made: dict[Key, Menu] = {key: Menu(worth.loads, {}, {}, {}) for key in keys}
-    for (drafter, key), (most, fixed, (mean, low, high)) in zip(pairs, by_place, strict=True):
+    for row, ((drafter, key), (most, fixed, (mean, low, high))) in enumerate(zip(pairs, by_place, strict=True)):
         menu = made[key]
+        if copiers[row] != row:
+            menu.first[drafter] = pairs[copiers[row]][0]
         menu.options[drafter] = tuple(map(Option, most, map(tuple, fixed)))
         menu.worth[drafter] = tuple(mean)
         menu.bounds[drafter] = tuple(zip(low, high, strict=True))

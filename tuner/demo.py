@@ -22,6 +22,7 @@ from sqlalchemy import make_url
 
 from policies import Policy, PolicyState, RequestStats
 from policies.stats import CycleStats
+from policies.types import Interval
 from tuner.load import send
 from tuner.output_file import write
 from tuner.root import Service, running_service
@@ -43,11 +44,12 @@ SHOWN_LOADS = (1, 4, 8)
 """Loads whose block length is shown where there is no room for a schedule: those that the traffic has for longest."""
 
 LEGEND = (
-    "K: tokens proposed in a cycle, by load (sequences running together). S1, S4: share of blocks of which the first, "
-    "the fourth drafted token is kept. on: some K beats plain on average; off: none does, so only drafts that it is "
-    "confident of are verified; learning: too few blocks for a verdict. plain / tuned: seconds per token of measured "
-    "plain over those served, at equal load and not at equal arrivals, with its 95 % interval; open where that has 1 "
-    "in it."
+    "K: tokens proposed in a cycle, by load (sequences running together). While little is known K is an estimate that "
+    "moves. A drafter that copies may propose first, so that a cycle yields more than K + 1 tokens. S1, S4: share of "
+    "blocks of which the first, the fourth drafted token is kept. on: some K beats plain on average; off: none does, "
+    "so only drafts that it is confident of are verified; learning: too few blocks for a verdict. plain / tuned: "
+    "seconds per token of measured plain over those served, at equal load and not at equal arrivals, with its 95 % "
+    "interval; open where that has 1 in it."
 )
 
 REFRESH_SECONDS = 1.0
@@ -110,11 +112,7 @@ def as_json(snapshot: PolicySnapshot, traffic: Traffic, database: str) -> dict[s
                 "reason": policy.reason.value,
                 "note": policy.evidence.note,
                 "acceptance": list(policy.evidence.survival),
-                "speedup": {
-                    "estimate": policy.evidence.speedup.estimate if policy.evidence.speedup else None,
-                    "low": policy.evidence.speedup.low if policy.evidence.speedup else None,
-                    "high": policy.evidence.speedup.high if policy.evidence.speedup else None,
-                },
+                "speedup": _interval(policy.evidence.speedup),
             }
             for policy in _ordered(snapshot)
         ],
@@ -122,8 +120,13 @@ def as_json(snapshot: PolicySnapshot, traffic: Traffic, database: str) -> dict[s
             "tuned": tuned,
             "plain": plain,
         },
+        "gain": _interval(snapshot.engine_gain),
         "database": _shown_url(database),
     }
+
+
+def _interval(found: Interval | None) -> dict[str, float | None]:
+    return {name: getattr(found, name, None) for name in ("estimate", "low", "high")}
 
 
 def _shown_url(database: str) -> str:
@@ -259,7 +262,7 @@ def _print_summary(console: Console, snapshot: PolicySnapshot, traffic: Traffic)
     tuned, plain = _rates(snapshot)
     if tuned is not None and plain is not None:
         console.print(
-            f"Decoding: {tuned:.1f} tokens per engine second as served, {plain:.1f} in plain windows "
+            f"Decoding, at unequal load: {tuned:.1f} tokens per engine second as served, {plain:.1f} in plain windows "
             f"({throughput.plain_seconds:.1f} s of them), prefill not counted. Left out of the speed-ups: "
             f"{counted(snapshot.looped_requests, 'request')} whose output looped."
         )
@@ -276,16 +279,20 @@ def _print_summary(console: Console, snapshot: PolicySnapshot, traffic: Traffic)
 
 
 def verdict_text(snapshot: PolicySnapshot) -> str:
-    """``2 faster, 0 slower, 15 open, 5 unmeasured; 1.56x overall``, in a sentence."""
+    """``2 faster, 0 slower, 15 open, 5 unmeasured``, and the gain of everything at equal load, if it is known."""
     found = [policy.evidence.speedup for policy in _ordered(snapshot)]
     measured = [speedup for speedup in found if speedup is not None]
     faster = sum(speedup.low > 1.0 for speedup in measured)
     slower = sum(speedup.high < 1.0 for speedup in measured)
-    tuned, plain = _rates(snapshot)
-    overall = "" if tuned is None or plain is None else f"; {tuned / plain:.2f}x overall"
+    gain = snapshot.engine_gain
+    overall = (
+        "not known yet"
+        if gain is None
+        else f"{gain.estimate:.2f}x at equal load (95 % interval {gain.low:.2f} to {gain.high:.2f})"
+    )
     return (
         f"Against measured plain, of {counted(len(found), 'context')}: {faster} faster, {slower} slower, "
-        f"{len(measured) - faster - slower} open, {len(found) - len(measured)} unmeasured{overall}."
+        f"{len(measured) - faster - slower} open, {len(found) - len(measured)} unmeasured. All together: {overall}."
     )
 
 

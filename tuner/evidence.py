@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from policies.types import Evidence, Interval, LoadStep
+from policies.types import Arm, Evidence, Interval
 from tuner.acceptance import Curve
 from tuner.baseline import Gain
+from tuner.choice import Menu
 
 
 def evidence(curve: Curve | None, gain: Gain, cap: int, predicted: Sequence[tuple[int, float]], note: str) -> Evidence:
@@ -20,20 +21,14 @@ def evidence(curve: Curve | None, gain: Gain, cap: int, predicted: Sequence[tupl
 
 
 def note_learned(
-    drafter: str,
-    curve: Curve,
-    gain: Gain,
-    steps: Sequence[LoadStep],
-    predicted: Sequence[tuple[int, float]],
-    others: Sequence[tuple[str, float]],
-    load: int,
+    arm: Arm, curve: Curve, gain: Gain, menu: Menu, predicted: Sequence[tuple[int, float]], load: int
 ) -> str:
-    """Why speculation is on or off: acceptance, what the schedule is worth, what was measured.
+    """Why speculation is on or off: acceptance, what the schedule is worth, what others would be, what was measured.
 
-    `others` are the drafters that do not serve at `load`, with what they are predicted to gain there.
+    A gain that a copier before the drafter is part of is told so, with what the copier would do alone.
     """
-    first = curve.unconditioned[0]
-    kept = f"{drafter}'s first token is kept {first:.0%} of the time over {round(curve.blocks)} blocks"
+    drafter, steps = arm.drafter, arm.schedule
+    kept = f"{drafter}'s first token is kept {curve.unconditioned[0]:.0%} of the time over {round(curve.blocks)} blocks"
     used = [step for step in steps if step.block_length]
     best_load, best = max(predicted, key=lambda pair: pair[1], default=(1, 1.0))
     if used:
@@ -51,8 +46,18 @@ def note_learned(
         )
     else:
         verdict = "no block length is predicted to beat plain, so it serves plain"
+    first = menu.first.get(arm.drafter_at(best_load))
+    if first is not None and best > 1.005:
+        verdict += f", of which {first}, which proposes first, would do {menu.gain(first, best_load):.2f}x alone"
+    others = [
+        name
+        + (f" after {menu.first[name]}" if name in menu.first else " alone" * bool(menu.first))
+        + f" {menu.gain(name, load):.2f}x"
+        for name in menu.options
+        if name != drafter
+    ]
     if others:
-        verdict += f"; at load {load} others would do " + ", ".join(f"{name} {value:.2f}x" for name, value in others)
+        verdict += f"; at load {load} others would do {', '.join(others)}"
     return f"{kept}; {verdict}; {measured(gain.speedup)}."
 
 

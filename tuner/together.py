@@ -143,6 +143,7 @@ def less(menu: Menu, penalties: Penalties) -> Menu:
             )
             for name, ends in menu.bounds.items()
         },
+        menu.first,
     )
 
 

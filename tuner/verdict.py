@@ -83,8 +83,7 @@ def _verdict(
         note = evidence.note_learning(arm.drafter, found.curves.get(arm.drafter, curve), bounds.learning_blocks)
         return arm, PolicyState.LEARNING, Reason.EXPLORE, _bare(found, bounds, note)
     predicted = tuple((load, menu.gain(arm.drafter_at(load), load)) for load in menu.loads)
-    others = [(name, menu.gain(name, found.load)) for name in menu.options if name != arm.drafter]
-    note = evidence.note_learned(arm.drafter, curve, found.gain, arm.schedule, predicted, others, found.load)
+    note = evidence.note_learned(arm, curve, found.gain, menu, predicted, found.load)
     basis = evidence.evidence(curve, found.gain, bounds.cap, predicted, note)
     state = PolicyState.ON if arm.cap else PolicyState.OFF
     return arm, state, Reason.LEARNED, basis

@@ -22,6 +22,7 @@ from tuner.api.app import create_admin_app
 from tuner.api.drafters import DrafterConflictError, DrafterControl
 from tuner.api.durations import describe_duration, parse_duration
 from tuner.api.explain import LADDER, REASON_SENTENCES, explain, schedule_words
+from tuner.api.views import policies_view
 from tuner.guardrails import Check, Guard, GuardrailState, Standing, Verdict
 from tuner.recorder import Recorder, RecorderOptions
 from tuner.safety import Gate, SafetyState
@@ -153,12 +154,13 @@ def test_a_guardrail_that_watches_says_what_it_found(admin: Admin) -> None:
         GuardrailState("code-edit", Check.GAIN, Verdict.INCONCLUSIVE),
         GuardrailState("code-edit", Check.TTFT, Verdict.NO_TRAFFIC),
         GuardrailState("chat", Check.ERRORS, Verdict.SUCCESS),
+        GuardrailState("*", Check.GAIN, Verdict.INCONCLUSIVE),
     )
     admin.steering.snapshot = replace(admin.steering.snapshot, guardrails=states)
     explanation = admin.client.get(POLICY_PATH).json()["explanation"]
     assert explanation["reason"] == "LEARNED"
     note = next(one["note"] for one in explanation["ladder"] if one["name"] == "guardrail")
-    assert note == "none tripped; gain inconclusive, ttft no traffic"
+    assert note == "none tripped; gain inconclusive, ttft no traffic, gain everywhere inconclusive"
 
 
 def test_the_status_tells_the_gain_of_everything_with_its_interval_and_the_budget(admin: Admin) -> None:
@@ -285,6 +287,11 @@ def test_the_rung_of_the_kill_switch_names_the_command_that_changes_it(admin: Ad
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/chat/completions", "/health", "/version"])
 def test_what_is_on_the_data_port_is_a_problem_that_says_so(admin: Admin, path: str) -> None:
     assert "is on the data port" in problem(admin.client.get(path), 404)["detail"]
+
+
+def test_a_pin_to_plain_needs_no_block_length(admin: Admin) -> None:
+    pin = admin.client.put(PIN_PATH, json={key: PIN[key] for key in PIN if key != "block_length"} | {"drafter": "none"})
+    assert (pin.json()["pin"]["drafter"], pin.json()["pin"]["block_length"]) == ("none", 0)
 
 
 def test_unpin_takes_the_pin_back_once(admin: Admin) -> None:
@@ -644,7 +651,18 @@ def test_a_copier_is_told_with_the_load_up_to_which_it_proposes_first() -> None:
     sentence = "Up to load 6, suffix proposes first"
     for found, told in ((copied, True), (served, False)):
         evidence = explain(found, "code-edit", "code", RouteSettings(), "ngram", 1_000.0).evidence
-        assert any(sentence in each for each in evidence) is told
+        assert any(sentence in each and "predicted and measured, include it" in each for each in evidence) is told
+        [summary] = policies_view(found, {}, 1_000.0).policies
+        assert (summary.copier, summary.copier_most_load) == (("suffix", 6) if told else (None, None))
+
+
+@pytest.mark.parametrize(("high", "told"), [(1.23, True), (1.7, False)])
+def test_a_measure_that_stays_below_the_prediction_is_commented(high: float, told: bool) -> None:
+    basis = samples.policy(1).evidence
+    basis = replace(basis, speedup=Interval(0.96, 0.75, high), predicted_speedup=((1, 1.88), (4, 1.64)))
+    found = snapshot({("code-edit", "code"): replace(samples.policy(1), evidence=basis)})
+    evidence = explain(found, "code-edit", "code", RouteSettings(), "ngram", 1_000.0).evidence
+    assert any(each.startswith("That is less than predicted.") for each in evidence) is told
 
 
 def test_the_learned_rung_of_a_pinned_context_does_not_show_the_pin() -> None:

@@ -22,6 +22,7 @@ from rich.table import Table
 from typer.testing import CliRunner, Result
 
 from policies import Arm, Interval, Reason
+from policies.cycle_policy import Copier, Outlook
 from policies.decision_id import DecisionFields, encode
 from policies.store import Store
 from tests.policies import store_samples as samples
@@ -155,7 +156,9 @@ def test_status_on_80_columns_folds_no_cell(admin: Admin) -> None:
     console = Console(width=80, file=StringIO(), markup=False, highlight=False)
     print_status(console, client.get("status"), client.get("policies")["policies"])
     assert isinstance(console.file, StringIO)
-    assert [line.split() for line in console.file.getvalue().splitlines()[-2:]] == [
+    lines = console.file.getvalue().splitlines()
+    place = next(index for index, line in enumerate(lines) if line.startswith("context "))
+    assert [line.split() for line in lines[place : place + 2]] == [
         ["context", "state", "drafter", "K", "at", "1,4,8,16", "speedup", "(95", "%)", "requests"],
         ["code-edit/code", "on", "ngram", "8,4,4,0", "1.62", "(1.50", "to", "1.74)", "37"],
     ]
@@ -353,12 +356,47 @@ def test_pin_and_unpin_change_what_is_in_force(admin: Admin) -> None:
     assert admin.steering.snapshot.pins[0].block_length == 4
     assert "code-edit/code: ngram at 4" in run("status").stdout
     unpinned = run("unpin", "code-edit", "--language", "code")
-    assert "code-edit/code is not pinned; LEARNED decides." in unpinned.stdout
+    assert unpinned.stdout == "The pin of code-edit/code is taken back; LEARNED decides.\n"
     assert admin.actions() == ["unpin", "pin"]
     assert run("pin", "chat", "--language", "*", *PIN[4:], *WHY).exit_code == 0
-    assert run("unpin", "chat", "--language", "*").stdout.startswith("chat has no pin for every language; each is")
+    every = run("unpin", "chat", "--language", "*").stdout
+    assert every == "The pin of chat/* is taken back; each language is served by its own policy, or its own pin.\n"
     again = run("unpin", "code-edit", "--language", "code")
     assert (again.exit_code, "There is no pin" in again.stderr) == (2, True)
+
+
+def test_a_context_whose_pin_is_taken_back_is_held_by_the_pin_for_every_language(admin: Admin) -> None:
+    for language in ("code", "*"):
+        assert run("pin", "code-edit", "--language", language, *PIN[4:], *WHY).exit_code == 0
+    told = run("unpin", "code-edit", "--language", "code").stdout
+    assert told == "The pin of code-edit/code is taken back; the pin for every language holds it.\n"
+
+
+def test_a_pin_to_plain_needs_no_block_length(admin: Admin) -> None:
+    pinned = run(*PIN[:4], "--drafter", "none", *WHY)
+    assert pinned.exit_code == 0, pinned.output
+    assert "code-edit/code is pinned to plain for" in pinned.stdout
+    refused = run(*PIN[:6], *WHY)
+    assert (refused.exit_code, "Give --block-length, which only" in refused.stderr) == (2, True)
+    assert admin.actions() == ["pin"]
+
+
+def test_status_names_what_copies_first_and_explains_k_and_changes_where_they_are_shown(admin: Admin) -> None:
+    told = run("status").stdout
+    assert "K is an estimate: it moves while little is known" in told
+    assert "proposes first" not in told
+    assert "look for other load on the machine" not in told
+    served = admin.steering.snapshot
+    copiers = {("code-edit", "code"): Copier("suffix", 6, (Outlook((0.9,), (1.0,)),))}
+    admin.steering.snapshot = replace(
+        served, cycle_policy=replace(served.cycle_policy, copiers=copiers), changes_found={"cost": 16}
+    )
+    told = run("status").stdout
+    assert "ngram after suffix" in told
+    assert "that one proposes first, by copying" in told
+    assert "look for other load on the machine" in told
+    [context] = json.loads(run("status", "-o", "json").stdout)["contexts"]
+    assert (context["copier"], context["copier_most_load"]) == ("suffix", 6)
 
 
 def test_off_and_on_are_the_kill_switch(admin: Admin) -> None:

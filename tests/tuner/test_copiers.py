@@ -1,14 +1,20 @@
 """Which drafter proposes first in a context, and what it is worth together with the one behind it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from policies.cycle_policy import DraftCost, PassCost, Survival
+from policies.types import Arm
 from tuner.acceptance import Curve
+from tuner.baseline import Gain
 from tuner.choice import Worth, choose, menus
 from tuner.copiers import Copiers, copying
 from tuner.cost.rates import CUTS, preceded, profiles, rates
+from tuner.evidence import note_learned
 from tuner.survivals import Published
+from tuner.together import less
 
 COST = PassCost((1, 8, 64), (0.010, 0.0105, 0.030), 0.0001, 0.0)
 DRAFTING = {
@@ -110,3 +116,21 @@ def test_a_drafter_behind_a_copier_is_worth_no_less_than_the_copier_alone_and_na
     (alone,) = menus([KEY], curves, WORTH, {}, {"ngram"}).values()
     assert alone.worth["head"][0] < alone.worth["ngram"][0]
     assert choose(alone, None, 1, 0.02).drafter == "ngram"
+    assert (menu.first, alone.first) == ({"head": "ngram"}, {})
+
+
+def test_the_evidence_says_what_a_copier_does_alone_and_whom_others_come_after() -> None:
+    curves = {"ngram": REPEATING, "head": HEAD, "other": replace(HEAD)}
+    (menu,) = menus(
+        [KEY], {name: {KEY: one} for name, one in curves.items()}, WORTH, {KEY: REPEATING}, {"ngram"}
+    ).values()
+    menu = less(menu, {"head": (0.0,) * len(menu.loads)})
+    predicted = [(1, menu.gain("head", 1))]
+    told = note_learned(Arm.fixed("head", 2), HEAD, Gain(None, 0, 0), menu, predicted, 1)
+    both, alone = menu.gain("head", 1), menu.gain("ngram", 1)
+    assert f"{both:.2f}x plain at load 1, of which ngram, which proposes first, would do {alone:.2f}x alone" in told
+    assert f"others would do other after ngram {menu.gain('other', 1):.2f}x, ngram alone {alone:.2f}x" in told
+    (bare,) = menus([KEY], {name: {KEY: one} for name, one in curves.items()}, WORTH, {}, {"ngram"}).values()
+    told = note_learned(Arm.fixed("head", 2), HEAD, Gain(None, 0, 0), bare, predicted, 1)
+    assert "proposes first" not in told
+    assert f"would do other {bare.gain('other', 1):.2f}x, ngram {alone:.2f}x" in told

@@ -20,7 +20,7 @@ from tests.engine.tiny_model import make_tiny_model
 from tests.system.live_service import tiny_settings
 from tests.tuner.telemetry_examples import policy, snapshot
 from tuner.cli import app
-from tuner.demo import Traffic, as_json, contexts_table, run_demo, schedule_text, speedup_text, verdict_text
+from tuner.demo import LEGEND, Traffic, as_json, contexts_table, run_demo, schedule_text, speedup_text, verdict_text
 from tuner.settings import GuardrailSettings, Settings, TunerSettings
 from tuner.snapshot import Throughput
 from tuner.wording import counted, program
@@ -162,9 +162,19 @@ def test_the_verdict_counts_what_is_faster_slower_open_and_unmeasured() -> None:
     intervals = [Interval(1.5, 1.2, 1.8), Interval(0.8, 0.7, 0.9), Interval(1.1, 0.9, 1.3), None, None]
     policies = [replace(policy(f"route-{index}", speedup=found)) for index, found in enumerate(intervals)]
     counts = "Against measured plain, of 5 contexts: 1 faster, 1 slower, 1 open, 2 unmeasured"
-    assert verdict_text(replace(snapshot(*policies), throughput=Throughput(0, 0.0, 0, 0.0))) == f"{counts}."
-    measured = replace(snapshot(*policies), throughput=Throughput(300, 2.0, 100, 1.0))
-    assert verdict_text(measured) == f"{counts}; 1.50x overall."
+    known = replace(snapshot(*policies), engine_gain=Interval(1.28, 0.75, 2.21))
+    assert verdict_text(known) == f"{counts}. All together: 1.28x at equal load (95 % interval 0.75 to 2.21)."
+    unknown = replace(known, engine_gain=None, throughput=Throughput(300, 2.0, 100, 1.0))
+    assert verdict_text(unknown) == f"{counts}. All together: not known yet.", "rates at unequal load are no gain"
+    gains = [as_json(found, Traffic(), "sqlite://")["gain"] for found in (known, unknown)]
+    assert gains == [
+        {"estimate": 1.28, "low": 0.75, "high": 2.21},
+        {"estimate": None, "low": None, "high": None},
+    ]
+
+
+def test_the_legend_says_that_a_schedule_is_an_estimate_while_little_is_known() -> None:
+    assert "While little is known K is an estimate that moves." in LEGEND
 
 
 @pytest.mark.parametrize("own", [True, False])

@@ -52,7 +52,7 @@ class PinBody(_Body):
         if self.mode == "off":
             if self.drafter is not None or self.block_length is not None:
                 raise ValueError("mode off goes alone: leave out drafter and block_length")
-        elif self.drafter is None or self.block_length is None:
+        elif self.drafter is None or (self.block_length is None and self.drafter != PLAIN):
             raise ValueError("give drafter and block_length, or mode: off")
         elif self.drafter == PLAIN and self.block_length:
             raise ValueError(f"drafter {PLAIN!r} proposes nothing: give block_length 0, or another drafter")

@@ -158,7 +158,8 @@ def _copier_sentences(snapshot: PolicySnapshot, key: Key) -> Iterator[str]:
     if copier is not None:
         yield (
             f"Up to load {copier.most_load}, {copier.drafter} proposes first, and its proposal takes the place of the "
-            "drafter's where it promises more; pins are left as they are."
+            "drafter's where it promises more: a cycle may so yield more than the block length says, and the gains, "
+            "predicted and measured, include it. Pins are left as they are."
         )
 
 
@@ -221,7 +222,7 @@ def _guardrail_note(snapshot: PolicySnapshot, route: str, now: float) -> str:
         return "; ".join(guardrail_words(state, now) for state in held)
     if not states:
         return "nothing is watched" if not snapshot.guardrails else "no traffic yet"
-    found = [f"{state.check.value} {state.verdict.value}" for state in states]
+    found = [f"{state.check.value}{' everywhere' * (state.route == ANY)} {state.verdict.value}" for state in states]
     return f"none tripped; {', '.join(found)}"
 
 
@@ -307,6 +308,11 @@ def _evidence_sentences(evidence: Evidence) -> list[str]:
             f"Measured: {found.estimate:.2f}x plain, 95 % interval {found.low:.2f} to {found.high:.2f}; seconds per "
             "token of measured plain over those served, at equal load and not at equal arrivals."
         )
+        if found.high < min((gain for _, gain in evidence.predicted_speedup), default=0.0):
+            sentences.append(
+                "That is less than predicted. A prediction is of this context alone, by what is known now; the measure "
+                "counts the neighbours' blocks too, and what was served while less was known."
+            )
     if evidence.note:
         sentences.append(evidence.note)
     return sentences

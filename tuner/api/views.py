@@ -81,6 +81,10 @@ class PolicySummary:
     speedup_high: float | None
     pinned: bool
     requests: int
+    copier: str | None = None
+    """The drafter that proposes first, by copying, and is in the gains; None where none does."""
+    copier_most_load: int | None = None
+    """The load up to which it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +208,7 @@ def policies_view(snapshot: PolicySnapshot, routes: Mapping[str, RouteSettings],
     lines = []
     for (route, language), policy in sorted(snapshot.policies.items()):
         speedup = policy.evidence.speedup
+        copier = snapshot.cycle_policy.copiers.get((route, language))
         lines.append(
             PolicySummary(
                 route=route,
@@ -219,6 +224,8 @@ def policies_view(snapshot: PolicySnapshot, routes: Mapping[str, RouteSettings],
                 speedup_high=None if speedup is None else speedup.high,
                 pinned=pin_for(snapshot.pins, route, language, now) is not None,
                 requests=snapshot.requests.get((route, language), 0),
+                copier=None if copier is None else copier.drafter,
+                copier_most_load=None if copier is None else copier.most_load,
             )
         )
     return PoliciesView(tuple(lines))

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from policies.types import MAX_BLOCK_LENGTH
+from policies.types import MAX_BLOCK_LENGTH, PLAIN
 from tuner.api.durations import parse_duration
 from tuner.cli import tables
 from tuner.cli.admin_client import LOAD_TIMEOUT_SECONDS, AdminClient
@@ -75,16 +75,20 @@ def pin(
     route: Route,
     language: Language,
     drafter: Annotated[str, typer.Option("--drafter", help="The drafter; none for plain.", show_default=False)],
-    block_length: Annotated[
-        int,
-        typer.Option(
-            "--block-length", min=0, max=MAX_BLOCK_LENGTH, help="Tokens proposed in a cycle.", show_default=False
-        ),
-    ],
     duration: Annotated[
         str, typer.Option("--for", help="How long, e.g. 2h, 30m, 90s.", show_default=False, callback=_known_duration)
     ],
     reason: Why,
+    block_length: Annotated[
+        int | None,
+        typer.Option(
+            "--block-length",
+            min=0,
+            max=MAX_BLOCK_LENGTH,
+            help="Tokens proposed in a cycle; not for none.",
+            show_default=False,
+        ),
+    ] = None,
     exempt_from_switchback: Annotated[
         bool, typer.Option("--exempt-from-switchback", help="Hold it in plain windows too.")
     ] = False,
@@ -93,9 +97,11 @@ def pin(
     output: Output = Format.TABLE,
 ) -> None:
     """Fix a context's drafter and block length for a while."""
+    if block_length is None and drafter != PLAIN:
+        raise CommandError("Give --block-length, which only --drafter none goes without.", USAGE)
     body = {
         "drafter": drafter,
-        "block_length": block_length,
+        "block_length": block_length or 0,
         "reason": reason,
         "expires_in": duration,
         "exempt_from_switchback": exempt_from_switchback,
@@ -113,7 +119,7 @@ def unpin(
 ) -> None:
     """Take a pin back."""
     found = AdminClient(server, token).delete("policies", route, language, "pin")
-    _show(found, output, tables.print_pin)
+    _show(found, output, tables.print_unpin)
 
 
 def off(

@@ -66,15 +66,16 @@ def print_table(console: Console, table: Table, narrow: Table | None = None) -> 
             return
     headings = [str(column.header) for column in table.columns]
     if table.title:
-        _print_paragraph(console, str(table.title))
+        print_paragraph(console, str(table.title))
     name: object = ""
     for cells in zip(*(column.cells for column in table.columns), strict=True):
         name = cells[0] or name
         named = [f"{heading} {cell}" for heading, cell in zip(headings[1:], cells[1:], strict=True) if cell]
-        _print_paragraph(console, f"{name}: {'; '.join(named)}")
+        print_paragraph(console, f"{name}: {'; '.join(named)}")
 
 
-def _print_paragraph(console: Console, text: str) -> None:
+def print_paragraph(console: Console, text: str) -> None:
+    """`text`, folded at blanks."""
     lines = textwrap.wrap(text, console.width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 

@@ -9,12 +9,22 @@ from rich.table import Table
 
 from policies.types import ANY_LOAD
 from tuner.api.durations import describe_duration
-from tuner.cli.output import print_table
+from tuner.cli.output import print_paragraph, print_table
 from tuner.wording import counted
 
 SHOWN_LOADS = (1, 4, 8, 16)
 """Loads whose block length is shown where a terminal has no room for whole schedules."""
 _K_WORDS = ("K", "K by load")
+_K_LEGEND = "K is an estimate: it moves while little is known of a context, and each cycle weighs its proposals anew."
+_COPIER_LEGEND = (
+    "Where a drafter comes after another, that one proposes first, by copying: a cycle may so yield more than K + 1 "
+    "tokens, and the speedup includes it."
+)
+_CHANGES_LEGEND = (
+    "changes: how often what was learned was dropped, as acceptance, the cost of a cycle or a drafter's version was no "
+    "longer what it had been. Where changes of cost are many and cycles are predicted badly, look for other load on "
+    "the machine."
+)
 
 
 def print_status(console: Console, status: Mapping[str, Any], policies: Sequence[Mapping[str, Any]]) -> None:
@@ -69,7 +79,7 @@ def print_status(console: Console, status: Mapping[str, Any], policies: Sequence
         narrow.add_row(
             f"{policy['route']}/{policy['language']}",
             policy["state"],
-            policy["drafter"],
+            _drafter(policy),
             ",".join(str(_block_length(policy["schedule"], load)) for load in SHOWN_LOADS),
             _speedup(policy),
             str(policy["requests"]),
@@ -77,7 +87,7 @@ def print_status(console: Console, status: Mapping[str, Any], policies: Sequence
         table.add_row(
             f"{policy['route']}/{policy['language']}",
             policy["state"],
-            policy["drafter"],
+            _drafter(policy),
             _schedule(policy["schedule"]),
             _speedup(policy),
             str(policy["requests"]),
@@ -86,6 +96,11 @@ def print_status(console: Console, status: Mapping[str, Any], policies: Sequence
     print_table(console, table, narrow)
     if any(policy["speedup"] is None for policy in policies):
         console.print("Speedups are measured again since the server started: unknown is not measured often enough yet.")
+    print_paragraph(console, _K_LEGEND)
+    if any(policy["copier"] is not None for policy in policies):
+        print_paragraph(console, _COPIER_LEGEND)
+    if any(status["changes_found"].values()):
+        print_paragraph(console, _CHANGES_LEGEND)
 
 
 def print_explanation(console: Console, view: Mapping[str, Any]) -> None:
@@ -198,19 +213,22 @@ def _holding(view: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def print_pin(console: Console, view: Mapping[str, Any]) -> None:
-    """`paceline pin` and `paceline unpin`: what is in force now."""
+    """`paceline pin`: what is in force now."""
     pin = view["pin"]
     where = f"{view['route']}/{view['language']}"
-    if pin is None and view["language"] == "*":
-        console.print(
-            f"{view['route']} has no pin for every language; each is served by its own policy, or its own pin."
-        )
-        return
-    if pin is None:
-        console.print(f"{where} is not pinned; {view['explanation']['reason']} decides.")
-        return
     arm = "plain" if pin["block_length"] == 0 else f"{pin['drafter']} at block length {pin['block_length']}"
     console.print(f"{where} is pinned to {arm}{_until(pin['expires_at'])}: {pin['reason']}")
+
+
+def print_unpin(console: Console, view: Mapping[str, Any]) -> None:
+    """`paceline unpin`: what decides now."""
+    if view["language"] == "*":
+        now = "each language is served by its own policy, or its own pin"
+    elif view["pin"] is not None:
+        now = "the pin for every language holds it"
+    else:
+        now = f"{view['explanation']['reason']} decides"
+    console.print(f"The pin of {view['route']}/{view['language']} is taken back; {now}.")
 
 
 def print_drafters(console: Console, view: Mapping[str, Any]) -> None:
@@ -263,6 +281,10 @@ def _block_length(steps: Sequence[Mapping[str, Any]], load: int) -> int:
     return next((step["block_length"] for step in steps if step["load_low"] <= load <= step["load_high"]), 0)
 
 
+def _drafter(policy: Mapping[str, Any]) -> str:
+    return policy["drafter"] if policy["copier"] is None else f"{policy['drafter']} after {policy['copier']}"
+
+
 def _speedup(policy: Mapping[str, Any]) -> str:
     if policy["speedup"] is None:
         return "unknown"
@@ -274,4 +296,4 @@ def _throughput(throughput: Mapping[str, float]) -> str:
     for name in ("tuned", "plain"):
         seconds = throughput[f"{name}_seconds"]
         parts.append(f"{name} {throughput[f'{name}_tokens'] / seconds:.0f}" if seconds else f"{name} unknown")
-    return f"{', '.join(parts)} tokens per busy second"
+    return f"{', '.join(parts)} tokens per busy second, at unequal load"
