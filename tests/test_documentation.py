@@ -10,7 +10,7 @@ import pytest
 from engine.server import rules
 from engine.server.headers import decision_headers, looped_header
 from policies import FixedPolicy
-from policies.types import Context, Reason, RequestFeatures, SamplingClass
+from policies.types import Context, Mode, Reason, RequestFeatures, SamplingClass
 from tests import documentation
 from tests.documentation import README, RESERVED, ROOT, TABLES
 from tuner.api.explain import LADDER, REASON_SENTENCES
@@ -103,6 +103,12 @@ def test_no_rung_is_claimed_that_nothing_gives() -> None:
         text = " ".join((ROOT / document).read_text(encoding="utf-8").split())
         (claimed,) = re.findall(r"kill switch, (?:switchback|plain) window, [^.]*", text)
         assert [word for word in reserved if word in claimed] == []
+
+
+def test_every_mode_of_a_route_is_explained() -> None:
+    text = (ROOT / "docs/how-it-works.md").read_text(encoding="utf-8")
+    (told,) = re.findall(r"^\* \*\*A route's mode\*\*.*?(?=^\* \*\*)", text, flags=re.MULTILINE | re.DOTALL)
+    assert [mode for mode in Mode if f"`{mode}`" not in told] == []
 
 
 def test_every_room_on_disk_has_a_docstring_and_is_in_the_wheel() -> None:
