@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from tuner.cli.service import JsonFile, can_be_written
+from tuner.cli.tune import SHIPPED_TRACE
 
 
 def replay(
@@ -16,7 +17,10 @@ def replay(
     traces: Annotated[
         list[Path] | None,
         typer.Option(
-            "--trace", help="A file of paceline trace record, again for more.", show_default=False, dir_okay=False
+            "--trace",
+            help=f"A file of paceline trace record, or {SHIPPED_TRACE} of the package; again for more.",
+            show_default=False,
+            dir_okay=False,
         ),
     ] = None,
     controllers: Annotated[

@@ -46,7 +46,7 @@ class ReplayOptions:
         """The command that says the same."""
         words = [program(), "replay"]
         words += ["--all"] if self.everything else [word for name in self.scenarios for word in ("--scenario", name)]
-        words += [word for path in self.traces for word in ("--trace", path.name)]
+        words += [word for path in self.traces for word in ("--trace", str(path))]
         words += [word for name in self.controllers for word in ("--controller", name)]
         words += ["--seeds", str(self.seeds), *(["--tuning"] if self.tuning else [])]
         return shlex.join(words)

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from policies.database_url import without_password
 from tuner.cli.admin_client import AdminClient
 from tuner.cli.failures import USAGE, CommandError
 from tuner.cli.operator import DEFAULT_SERVER, Server, Token
@@ -13,6 +14,7 @@ from tuner.cli.output import Format, Output, make_console, print_data
 from tuner.cli.service import Config, Model, can_be_written, given, listed, run_console, starting
 from tuner.cli.tuning_view import print_tuning
 from tuner.settings_loader import load_settings
+from tuner.wording import program
 
 OFFLINE = (
     "config",
@@ -31,8 +33,8 @@ OFFLINE = (
     "tokens",
     "trace",
 )
-MACHINE = ("config", "model", "storage", "out", "trace")
-"""Options of which files and databases are the values."""
+SHIPPED_TRACE = "tuner/replay/traces/workload.npz"
+"""It comes with the package, and has every route and language of the workload."""
 LIVE = ("start", "stop", "revert", "reason", "server", "token", "output")
 
 
@@ -70,7 +72,13 @@ def tune(
     tokens: Annotated[int, typer.Option("--tokens", min=2, help="engine: longest output.")] = 64,
     trace: Annotated[
         Path | None,
-        typer.Option("--trace", help="replay: a file of `paceline trace record`.", exists=True, dir_okay=False),
+        typer.Option(
+            "--trace",
+            help=f"replay: a file of `paceline trace record`, or {SHIPPED_TRACE}, which comes with the package.",
+            show_default=False,
+            exists=True,
+            dir_okay=False,
+        ),
     ] = None,
     live: Annotated[bool, typer.Option("--live", help="Show the study of a running server.")] = False,
     start: Annotated[bool, typer.Option("--start", help="live: begin it, or go on.")] = False,
@@ -93,8 +101,13 @@ def tune(
     scopes = _scopes(routes, list(settings.routes))
     if ground not in ("engine", "replay"):
         raise typer.BadParameter(f"{ground!r} is none; give engine or replay.", param_hint="--on")
-    if (trace is None) == (ground == "replay"):
-        raise typer.BadParameter("--on replay reads a trace, and nothing else does.", param_hint="--trace")
+    if trace is None and ground == "replay":
+        raise typer.BadParameter(
+            f"--on replay reads a trace: give a file of `paceline trace record`, or {SHIPPED_TRACE} of the package.",
+            param_hint="--trace",
+        )
+    if trace is not None and ground != "replay":
+        raise typer.BadParameter("only --on replay reads a trace.", param_hint="--trace")
     chosen: Any = settings.tune.sampler if sampler is None else sampler
     for option, text in (("--study", study), ("--storage", storage)):
         if text is not None and not text.strip():
@@ -124,13 +137,14 @@ def tune(
 
 
 def _command(ctx: typer.Context) -> str:
-    """The command line that searches the same, without what belongs to this machine."""
-    parts = ["paceline", "tune"]
+    """The command line that searches the same: every option that was given, as it was given, but no password."""
+    parts = [program(), "tune"]
     for parameter in ctx.command.params:
         name = str(parameter.name)
         source = ctx.get_parameter_source(name)
-        if name in OFFLINE and name not in MACHINE and source is not None and source.name == "COMMANDLINE":
-            parts += [parameter.opts[0], str(ctx.params[name])]
+        if name in OFFLINE and source is not None and source.name == "COMMANDLINE":
+            value = str(ctx.params[name])
+            parts += [parameter.opts[0], without_password(value) if name == "storage" else value]
     return shlex.join(parts)
 
 

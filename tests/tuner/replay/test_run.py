@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import shlex
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -81,6 +82,14 @@ def test_the_json_has_a_row_for_every_run_and_a_summary_for_every_cell(tmp_path:
     )
     assert done.exit_code == 0, done.output
     content = json.loads(result.read_text())
+    assert shlex.split(content["command_line"])[2:] == [
+        "--trace",
+        str(path),
+        "--controller",
+        "fixed",
+        "--seeds",
+        "2",
+    ], "it can be typed again where this ran"
     assert content["seeds"] == [1000, 1001]
     controllers = {row["controller"] for row in content["rows"]}
     assert len(content["rows"]) == 2 * len(controllers)

@@ -71,7 +71,11 @@ def tune(*arguments: str) -> Result:
     ("arguments", "sentence"),
     [
         (("--on", "paper"), "'paper' is none; give engine or replay."),
-        (("--on", "replay"), "--on replay reads a trace, and nothing else does."),
+        (
+            ("--on", "replay"),
+            "give a file of `paceline trace record`, or tuner/replay/traces/workload.npz of",
+        ),
+        (("--trace", __file__), "only --on replay reads a trace."),
         (("--sampler", "dice"), "'dice' is none; give tpe or gp."),
         (("--routes", "nowhere"), "'nowhere' is not configured; use some of code-edit, extract, chat, story."),
         (("--routes", ","), "give at least one route, or leave the option out."),
