@@ -402,7 +402,10 @@ def replay_table() -> str:
                 f"{100.0 * row['neighbour_share']:.1f} %",
             )
         )
-    return markdown(header, rows)
+    if not report:
+        return markdown(header, rows)
+    took = f"{len(report['seeds'])} seeds; {report['wall_seconds'] / 60.0:.0f} minutes on {report['processes']} cores"
+    return markdown(header, rows) + f"\n{took}{_when(report, ' (', ')')}.\n"
 
 
 def replay_bars_table() -> str:

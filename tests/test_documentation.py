@@ -177,8 +177,10 @@ def test_the_table_of_controllers_tells_what_each_takes_over_the_copying_oracle(
     row = {"controller": "paceline", "mean": 1.5, "low": 1.0, "high": 2.0, "over_ours": None}
     row |= {"over_copying": {"estimate": 8.8, "low": 8.0, "high": 9.6}}
     row |= {"worst_window_percent": -9.0, "window_share": 0.0, "neighbour_share": 0.1}
-    (tmp_path / "replay.json").write_text(json.dumps({"overall": [row]}))
-    header, _, line = documentation.replay_table().splitlines()
+    run = {"overall": [row], "seeds": [1000, 1001], "processes": 2, "wall_seconds": 600.0, "date": "2026-01-02"}
+    (tmp_path / "replay.json").write_text(json.dumps(run))
+    header, _, line, _, took = documentation.replay_table().splitlines()
+    assert took == "2 seeds; 10 minutes on 2 cores (2026-01-02)."
     assert header.split(" | ")[2] == "Time over oracle-copying, %"
     assert line.split(" | ")[2] == "8.80 (8.00 to 9.60)"
 
