@@ -20,7 +20,7 @@ from tuner.cli.output import make_console, print_table
 from tuner.cli.service import run_console
 from tuner.machine import describe_machine, source_commit
 from tuner.replay.report import print_report, write_json
-from tuner.replay.run import FIXED, ORACLE, PLAIN_CONTROLLER, Done, Job, all_controllers, run_jobs
+from tuner.replay.run import FIXED, ORACLE, PLAIN_CONTROLLER, UNBOUND, Done, Job, all_controllers, run_jobs
 from tuner.replay.scenarios import ScenarioError, shipped_scenarios
 from tuner.replay.summary import MINUTES_CORES, MINUTES_SEEDS, Comparison, bars, minutes_bar
 from tuner.replay.trace_file import TraceFileError, load
@@ -58,7 +58,8 @@ def run_replay(options: ReplayOptions) -> None:
     book = shipped_scenarios()
     known = _known_controllers()
     names = tuple(book.scenarios) if options.everything else tuple(dict.fromkeys(options.scenarios))
-    chosen = tuple(dict.fromkeys(options.controllers)) or known
+    usual = tuple(name for name in known if name != UNBOUND)
+    chosen = tuple(dict.fromkeys(options.controllers)) or usual
     _refuse_unknown(names, tuple(book.scenarios), "--scenario")
     _refuse_unknown(chosen, known, "--controller")
     if not names and not options.traces:
@@ -80,7 +81,7 @@ def run_replay(options: ReplayOptions) -> None:
     comparison = Comparison(_run(console, jobs, processes))
     seconds = time.perf_counter() - started
     found = bars(comparison, book)
-    if options.everything and chosen == known and len(seeds) >= MINUTES_SEEDS and processes == MINUTES_CORES:
+    if options.everything and chosen == usual and len(seeds) >= MINUTES_SEEDS and processes == MINUTES_CORES:
         found.append(minutes_bar(seconds))
     print_report(console, comparison, {name: book.scenarios[name].about for name in names}, found)
     try:
@@ -102,7 +103,9 @@ def show_scenarios() -> None:
         table.add_row(name, str(scenario.requests), scenario.about)
     print_table(console, table)
     listed = ", ".join(_known_controllers())
-    console.print(f"Controllers: {listed}. {PLAIN_CONTROLLER} and {ORACLE} always run.", soft_wrap=True)
+    console.print(
+        f"Controllers: {listed}. {PLAIN_CONTROLLER} and {ORACLE} always run, {UNBOUND} only when named.", soft_wrap=True
+    )
 
 
 def _known_controllers() -> tuple[str, ...]:

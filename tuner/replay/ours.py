@@ -6,7 +6,7 @@ server. It is told what an engine is told: a calibration with its errors, and wh
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from policies.allocate import Candidate, allocate
@@ -43,6 +43,7 @@ from tuner.replay.trace import Costs
 
 MODEL = "replayed"
 TICK_SECONDS = 0.1
+_NO_BOUND = 1_000.0
 _MAX_TOKENS = 512
 """What clients of a replay ask for; how long their outputs become, nobody knows before."""
 _NO_OUTLOOK = Outlook((), ())
@@ -80,15 +81,15 @@ class Ours:
     name = "paceline"
 
     def __init__(self, options: ControllerOptions | None = None) -> None:
-        """`options` but for the seed; those of a server without a configuration if None."""
-        self._options = options
+        """`options` but for the seed, which is the replay's; those of a server without a configuration if None."""
+        self._options = options or ControllerOptions()
         self._now = 0.0
         self._ledgers: dict[int, Ledger] = {}
         """Of all that run, by request: they are the engine's, which outlives a tuner."""
 
     def start(self, world: World, memory: Any) -> None:
         """A new controller, which goes on from `memory` if there is any. The clock goes on."""
-        options = self._options or ControllerOptions(seed=world.seed)
+        options = replace(self._options, seed=world.seed)
         self._policy = INITIAL_CYCLE_POLICY
         self._told = Told({}, 0.0, 0.0, ())
         self._window = -1
@@ -340,6 +341,15 @@ class Ours:
     def _spare(self, waiting: Sequence[tuple[Ledger, Own]], kv_tokens: int) -> float:
         """What everybody who runs may wait in the next cycle beyond a plain one."""
         return cycle_spare(waiting, self._policy, kv_tokens, self._trust.at(len(waiting)))
+
+
+class Unbound(Ours):
+    """Ours without its promise to neighbours: what that costs, as `max_neighbour_slowdown` of a server would show."""
+
+    name = "paceline-unbound"
+
+    def __init__(self) -> None:
+        super().__init__(ControllerOptions(max_neighbour_slowdown=_NO_BOUND))
 
 
 def engine_info(world: World) -> EngineInfo:

@@ -19,7 +19,7 @@ from tuner.replay.fixed_play import FixedRuns
 from tuner.replay.generate import generate
 from tuner.replay.hindsight import StaticPlayer
 from tuner.replay.oracle import Oracle, Truth
-from tuner.replay.ours import Ours
+from tuner.replay.ours import Ours, Unbound
 from tuner.replay.played import Outcome, account
 from tuner.replay.player import Player
 from tuner.replay.scenarios import shipped_scenarios
@@ -31,6 +31,8 @@ ORACLE = "oracle"
 COPYING_ORACLE = CopyingOracle.name
 """The second reference, which looks at proposals."""
 OURS = "paceline"
+UNBOUND = Unbound.name
+"""No baseline: a variant of ours, which nobody else is compared with."""
 PLAIN_CONTROLLER = "plain"
 STATIC_TABLE = "best-per-load"
 GOODPUT = "goodput-turbospec"
@@ -111,8 +113,8 @@ def _outcomes(trace: Trace, truth: Truth, job: Job) -> Iterator[tuple[str, Outco
 
 
 def all_controllers() -> Mapping[str, Callable[[Truth], Player]]:
-    """Every controller but the oracle, plain and the fixed arms: ours first."""
-    return {OURS: lambda truth: Ours(), **controllers()}
+    """Every controller but the oracle, plain and the fixed arms: ours first, and last what runs only when named."""
+    return {OURS: lambda truth: Ours(), **controllers(), UNBOUND: lambda truth: Unbound()}
 
 
 def run_jobs(jobs: Sequence[Job], processes: int, finished: Callable[[], None]) -> list[Done]:

@@ -16,7 +16,7 @@ from tuner.replay.compare import (
     requests_until_recovered,
     share_interval,
 )
-from tuner.replay.run import COPYING_ORACLE, GOODPUT, GOODPUT_TABLE, ORACLE, OURS, STATIC_TABLE, Done
+from tuner.replay.run import COPYING_ORACLE, GOODPUT, GOODPUT_TABLE, ORACLE, OURS, STATIC_TABLE, UNBOUND, Done
 from tuner.replay.scenarios import ScenarioBook
 
 REGRET_BAR = 2.0
@@ -191,7 +191,7 @@ def _margin_bars(comparison: Comparison, book: ScenarioBook, shipped: Sequence[s
 
 def _baseline_bars(comparison: Comparison, shipped: Sequence[str]) -> list[Bar]:
     """Against the baseline that comes closest, on the mean where there are several scenarios, and on any of them."""
-    rivals = [name for name in comparison.controllers if name != OURS and not name.startswith(ORACLE)]
+    rivals = [name for name in comparison.controllers if name not in (OURS, UNBOUND) and not name.startswith(ORACLE)]
     means: Mapping[str, Interval] = {
         rival: cell.over_ours
         for rival in rivals

@@ -21,7 +21,7 @@ from tuner.replay.fixed_play import FixedRuns
 from tuner.replay.played import account
 from tuner.replay.plot import OTHER_COLOUR, OURS_COLOUR, plot
 from tuner.replay.reblock import Reblocked
-from tuner.replay.run import COPYING_ORACLE, GOODPUT, GOODPUT_TABLE, ORACLE, OURS, STATIC_TABLE, Done, Job
+from tuner.replay.run import COPYING_ORACLE, GOODPUT, GOODPUT_TABLE, ORACLE, OURS, STATIC_TABLE, UNBOUND, Done, Job
 from tuner.replay.scenarios import shipped_scenarios
 from tuner.replay.summary import Comparison, bars, minutes_bar
 
@@ -146,8 +146,8 @@ def test_the_table_and_goodput_are_compared_on_mixed_traffic() -> None:
 def test_the_closest_baseline_is_the_bar_on_the_mean_and_the_worst_one_on_each_scenario() -> None:
     known = {ORACLE: 0.0, COPYING_ORACLE: -1.0}
     table = {
-        "bursty": {OURS: 1.0, "a": 3.0, "b": 9.0} | known,
-        "load-sine": {OURS: 2.0, "a": 0.5, "b": 9.0} | known,
+        "bursty": {OURS: 1.0, UNBOUND: -3.0, "a": 3.0, "b": 9.0} | known,
+        "load-sine": {OURS: 2.0, UNBOUND: -2.0, "a": 0.5, "b": 9.0} | known,
     }
     comparison = Comparison(
         [

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from tests.tuner.replay.small_traces import small_trace
 from tuner.cli import app
-from tuner.replay.run import FIXED_LENGTHS, ORACLE, Job, one_thread_each, run_job, run_jobs
+from tuner.replay.run import FIXED_LENGTHS, ORACLE, OURS, UNBOUND, Job, one_thread_each, run_job, run_jobs
 from tuner.replay.scenarios import shipped_scenarios
 from tuner.replay.trace_file import save
 
@@ -67,6 +67,17 @@ def test_the_oracle_plain_and_every_fixed_arm_always_run(tmp_path: Path) -> None
     assert set(names[2:]) == {f"{drafter}:{length}" for drafter in ("copy", "learned") for length in FIXED_LENGTHS}
     assert done.runs[0].regret_percent == 0.0
     assert max(run.regret_percent for run in done.runs[1:]) > 5.0
+
+
+def test_ours_without_its_promise_runs_when_named_and_waits_for_nobody(tmp_path: Path) -> None:
+    path = trace_file(tmp_path, 3)
+    usual = replay("--trace", str(path), "--seeds", "1", "--json", str(tmp_path / "usual.json"))
+    named = [word for name in (OURS, UNBOUND) for word in ("--controller", name)]
+    replay("--trace", str(path), "--seeds", "1", *named, "--json", str(tmp_path / "named.json"))
+    assert UNBOUND not in usual.output
+    rows = json.loads((tmp_path / "named.json").read_text())["rows"]
+    regret = {row["controller"]: row["regret_percent"] for row in rows}
+    assert regret[UNBOUND] < regret[OURS]
 
 
 def test_a_job_that_fails_is_told_and_not_left_out(tmp_path: Path) -> None:
