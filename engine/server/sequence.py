@@ -19,7 +19,7 @@ from engine.server.tool_calls import ToolCall, ToolCallStream
 from engine.server.tools import Tools
 from policies.protocols import TelemetrySink
 from policies.stats import EngineInfo, FinishReason, RequestStats
-from policies.types import UNDETERMINED, Decision, RequestFeatures
+from policies.types import Decision, RequestFeatures
 
 OUTPUT_LANGUAGE_TOKENS = 32
 """After so many output tokens the language is resolved once more: the output's language decides acceptance."""
@@ -194,9 +194,9 @@ class SequenceRunner:
         progress.opening = (progress.opening or "") + written
         if progress.tokens < OUTPUT_LANGUAGE_TOKENS:
             return
-        language, progress.opening = self._detector.detect_output(progress.opening), None
         context = progress.decision.context
-        if language not in (UNDETERMINED, context.language):
+        language, progress.opening = self._detector.detect_output(progress.opening, context.language), None
+        if language != context.language:
             progress.decision = self._resolver.decide(replace(context, language=language), job.features)
             self._client.redirect(job.submit.request_key, progress.decision)
 

@@ -18,6 +18,8 @@ from tuner.workload import ROUTES, Prompt, WorkloadError, load_workload, read_pr
 
 CHARACTER_LIMITS = {"code-edit": 1600, "extract": 700, "chat": 450, "story": 450}
 """Prompts are short: with the default model's tokenizer these are under 500 tokens for code, under 330 elsewhere."""
+BEGINNING = 110
+"""Characters of about 32 tokens."""
 FENCE = re.compile(r"```\w+\n(.*?)\n```", re.DOTALL)
 
 
@@ -146,6 +148,45 @@ def test_the_server_resolves_the_language_that_the_label_says(prompts: tuple[Pro
         if prompt.language == CODE and not FENCE.search(turn):
             continue  # the file stands in an earlier turn; the server sees code in the first tokens of the answer
         assert detector.detect(turn) == prompt.language, prompt.id
+
+
+def test_no_beginning_of_a_program_moves_a_request_to_a_language(prompts: tuple[Prompt, ...]) -> None:
+    """Everywhere in the workload's files and our own, since a model may begin its answer with any of it."""
+    detector = LanguageDetector()
+    programs = [file for prompt in prompts for turn in prompt.messages for file in FENCE.findall(turn["content"])]
+    programs += [path.read_text(encoding="utf-8") for room in ("policies", "engine/server") for path in _sources(room)]
+    beginnings = [text for program in programs for text in _beginnings(program)]
+    assert len(beginnings) > 4000
+    assert {detector.detect_output(text, CODE) for text in beginnings} == {CODE}
+    assert {detector.detect_output(text, "en") for text in beginnings} == {CODE, "en"}
+
+
+def test_prose_moves_a_request_to_its_language_most_of_the_time_and_never_to_another(
+    prompts: tuple[Prompt, ...],
+) -> None:
+    detector = LanguageDetector()
+    found: dict[str, Counter[str]] = {}
+    for prompt in prompts:
+        if prompt.route in ("chat", "story"):
+            asked = "de" if prompt.language == "en" else "en"
+            for turn in prompt.messages:
+                for start in range(0, len(turn["content"]) - BEGINNING, BEGINNING):
+                    text = turn["content"][start : start + BEGINNING]
+                    found.setdefault(prompt.language, Counter())[detector.detect_output(text, asked)] += 1
+    assert len(found) > 5
+    for language, counts in found.items():
+        assert set(counts) <= {language, "de" if language == "en" else "en"}, language
+        assert counts[language] > 0.7 * counts.total(), (language, counts)
+
+
+def _sources(room: str) -> list[Path]:
+    return sorted((Path(__file__).parents[2] / room).rglob("*.py"))
+
+
+def _beginnings(program: str) -> list[str]:
+    """What stands behind every second line break, in the length of 32 tokens."""
+    lines = program.splitlines(keepends=True)
+    return ["".join(lines[at : at + 12])[:BEGINNING] for at in range(0, len(lines), 2)]
 
 
 def test_loading_twice_gives_the_same_order_and_routes_come_as_asked(prompts: tuple[Prompt, ...]) -> None:

@@ -67,9 +67,27 @@ def test_prose_with_a_little_punctuation_or_code_is_not_code(
 
 def test_json_output_says_nothing_of_its_language(detector: LanguageDetector) -> None:
     text = '{"name": "Anna Sørensen", "city": "København", "message": "Vi ses i morgen klokken otte"'
-    assert detector.detect_output(text) == "und"
-    assert detector.detect_output("```json\n" + text) == "und"
-    assert detector.detect_output("Vi ses i morgen klokken otte ved havnen") == "da"
+    assert detector.detect_output(text, "en") == "en"
+    assert detector.detect_output("```json\n" + text, "en") == "en"
+    assert detector.detect_output("Vi ses i morgen klokken otte ved havnen", "en") == "da"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "    errors: Mapped[int]\n    looped: Mapped[int]\n    prompt_tokens: Mapped[int]\n    output_tokens: Map",
+        '@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])\ndef test_kernels_for_another_pr',
+        "    return tuple(tokens)\n",
+    ],
+)
+def test_code_that_reads_as_a_far_language_moves_no_request(detector: LanguageDetector, text: str) -> None:
+    assert detector.detect(text) not in ("en", "code", "und")
+    for asked in ("code", "en", "und"):
+        assert detector.detect_output(text, asked) == asked
+
+
+def test_an_answer_in_code_to_a_request_in_prose_is_code(detector: LanguageDetector) -> None:
+    assert detector.detect_output("```python\ndef add(a, b):\n    return a + b", "en") == "code"
 
 
 def test_a_turn_that_follows_an_answer_in_code_is_code(detector: LanguageDetector) -> None:
