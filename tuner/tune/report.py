@@ -64,20 +64,23 @@ def tell_verdict(console: Console, found: Found) -> None:
     """What came of a scope."""
     verdict, where = found.verdict, _scope(found.scope)
     ended = "no more improvement" if verdict.stopped_early else "all trials done"
-    _print(console, f"{where}: {ended} after {verdict.trials} trials, noise of a trial {verdict.noise:.3f}")
+    _print(
+        console,
+        f"{where}: {ended} after {verdict.trials} trials, noise {verdict.noise:.3f}, the standard error of a trial",
+    )
     if verdict.best is None or verdict.interval is None:
         _print(console, f"{where}: nothing was faster than production")
         return
-    changed = {name: value for name, value in verdict.best.values.items() if value != found.production[name]}
     judgement = "is not told from production"
     if verdict.beats_production:
         judgement = "beats production"
     elif verdict.interval.high < 1.0:
         judgement = "is slower than production"
+    shown = _told_apart(verdict.best.values, found.production)
     _print(
         console,
-        f"{where}: trial {verdict.best.number} ({_shown(changed)}) in new rounds is {_times(verdict.interval)} "
-        f"production: it {judgement}",
+        f"{where}: trial {verdict.best.number} ({shown}) in new rounds is {_times(verdict.interval)} production: "
+        f"it {judgement}",
     )
 
 
@@ -91,6 +94,13 @@ def _scope(scope: str) -> str:
 
 def _shown(values: Values) -> str:
     return ", ".join(f"{name} {value:g}" for name, value in values.items())
+
+
+def _told_apart(values: Values, production: Values) -> str:
+    """All of a trial's values, so that they can be found again in its line: those that production has say so."""
+    changed = {name: value for name, value in values.items() if value != production[name]}
+    same = {name: value for name, value in values.items() if name not in changed}
+    return "; ".join(part for part in (_shown(changed), same and f"{_shown(same)} as production") if part)
 
 
 def _print(console: Console, text: str) -> None:

@@ -27,7 +27,7 @@ from tuner.tune.knobs import (
     searched,
 )
 from tuner.tune.options import TuneOptions
-from tuner.tune.report import Found, as_yaml, recommended
+from tuner.tune.report import Found, as_yaml, recommended, tell_verdict
 from tuner.tune.run import run_tune
 from tuner.tune.search import SearchOptions, Verdict
 from tuner.tune.study import Trial
@@ -179,6 +179,20 @@ def test_the_recommendation_is_a_configuration_that_loads_with_what_differs_from
     assert (loaded.engine.ngram_min_match, loaded.engine.draft_stop, loaded.tuner.margin) == (4, 0.2, 0.05)
     assert loaded.routes["chat"].knobs == KnobSettings(draft_temperature=0.6)
     assert production_point(loaded).knobs["chat"].draft_stop == 0.2
+
+
+def test_a_verdict_shows_every_value_of_its_trial_and_what_the_noise_is() -> None:
+    console = Console(file=StringIO(), width=80)
+    found = Found(
+        EVERYWHERE, {"margin": 0.02, "max_block_length": 12}, verdict({"margin": 0.11, "max_block_length": 12}, 0.99)
+    )
+    tell_verdict(console, found)
+    assert isinstance(console.file, StringIO)
+    assert console.file.getvalue().splitlines() == [
+        "all traffic: all trials done after 12 trials, noise 0.010, the standard error of a trial",
+        "all traffic: trial 3 (margin 0.11; max_block_length 12 as production) in new rounds is 1.100 [0.990, 1.200] "
+        "times production: it is not told from production",
+    ]
 
 
 def test_what_is_as_production_is_no_recommendation() -> None:
