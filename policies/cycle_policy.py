@@ -7,6 +7,11 @@ from itertools import accumulate
 from math import inf
 from operator import sub
 
+from policies.types import MAX_BLOCK_LENGTH
+
+_CERTAIN = (1.0,) * MAX_BLOCK_LENGTH
+_COUNTS = tuple(map(float, range(MAX_BLOCK_LENGTH + 1)))
+
 
 @dataclass(frozen=True, slots=True)
 class Survival:
@@ -54,7 +59,11 @@ class Outlook:
             raise ValueError(f"{len(self.survival)} survivals, and shares offered of {len(self.offered)} positions")
         tokens = tuple(accumulate(self.survival, initial=0.0))
         rows = tuple(accumulate(map(max, self.offered, self.survival), initial=0.0))
-        steps = tuple(zip(map(sub, tokens[1:], tokens), map(sub, rows[1:], rows), strict=False))
+        added_rows = tuple(map(sub, rows[1:], rows))
+        if added_rows == _CERTAIN[: len(added_rows)]:
+            # Of copied proposals, which are at hand, thousands are kept: what is alike in them is kept once.
+            rows, added_rows = _COUNTS[: len(rows)], _CERTAIN[: len(added_rows)]
+        steps = tuple(zip(map(sub, tokens[1:], tokens), added_rows, strict=True))
         lengths, prices = [0], [inf]
         last_tokens = last_rows = 0.0
         last_price = inf
@@ -74,7 +83,7 @@ class Outlook:
         object.__setattr__(self, "tokens", tokens)
         object.__setattr__(self, "rows", rows)
         object.__setattr__(self, "steps", steps)
-        object.__setattr__(self, "silence", tuple([1.0 - offers for _, offers in steps]))
+        object.__setattr__(self, "silence", tuple([1.0 - offers if offers != 1.0 else 0.0 for _, offers in steps]))
         object.__setattr__(self, "lengths", tuple(reversed(lengths)))
         object.__setattr__(self, "prices", tuple(reversed(prices[1:])))
 
