@@ -408,6 +408,26 @@ def replay_table() -> str:
     return markdown(header, rows) + f"\n{took}{_when(report, ' (', ')')}.\n"
 
 
+def unbound_table() -> str:
+    """Ours with and without its promise to neighbours, as the committed run has it."""
+    report = _result("replay-unbound")
+    regret: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for row in (*report.get("summary", ()), *report.get("overall", ())):
+        regret.setdefault(row["scenario"], {})[row["controller"]] = row
+    rows = [
+        (
+            f"`{scenario}`" if scenario != "mean" else scenario,
+            f"{by['paceline']['mean']:.1f}",
+            f"{by['paceline-unbound']['mean']:.1f}",
+            f"{100.0 * by['paceline']['neighbour_share']:.0f} %",
+            f"{100.0 * by['paceline-unbound']['neighbour_share']:.0f} %",
+        )
+        for scenario, by in regret.items()
+    ]
+    header = ("Scenario", "Regret, %", "without the bound, %", "Runs with a neighbour > 1.10", "without the bound")
+    return markdown(header, rows)
+
+
 def replay_bars_table() -> str:
     """What the tuner is held to in replay, and what the committed run says of it."""
     report = _result("replay")
@@ -566,7 +586,12 @@ TABLES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "README.md": {"run": run_table, "drafters": drafters_table},
     "docs/measuring.md": {"bars": bars_table, "scenarios": scenarios_table},
     "docs/how-it-works.md": {"rooms": rooms_table},
-    "docs/replay.md": {"check": check_table, "replay": replay_table, "bars": replay_bars_table},
+    "docs/replay.md": {
+        "check": check_table,
+        "replay": replay_table,
+        "bars": replay_bars_table,
+        "unbound": unbound_table,
+    },
     "docs/tuning.md": {"knobs": knobs_table},
     "docs/requests.md": {"neutral": fields_without_effect_table},
     "docs/reference.md": {
