@@ -257,17 +257,13 @@ def _allocate(
                 survival = policy.default_survivals.get(decision.drafter)
             if survival is not None and one.proposal.tokens:
                 curve = survival.of(one.proposal.confidence)
-        tpot_limit = policy.tpot_limits.get(decision.context.route)
-        if lift > 1.0 and tpot_limit is None:
-            curve = tuple([lift * each for each in curve])
-        candidates.append(
-            Candidate(
-                proposed=min(len(one.proposal.tokens), most),
-                survival=curve,
-                forced=decision.forced,
-                tpot_limit=tpot_limit,
-            )
+        candidate = Candidate(
+            proposed=min(len(one.proposal.tokens), most),
+            survival=curve,
+            forced=decision.forced,
+            tpot_limit=policy.tpot_limits.get(decision.context.route),
         )
+        candidates.append(candidate.lifted(lift))
     return allocate(
         candidates,
         policy.cost,

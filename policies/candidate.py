@@ -1,6 +1,6 @@
 """A running sequence as the allocation of a cycle sees it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,3 +16,10 @@ class Candidate:
     """The proposal is verified whole and not weighed."""
     tpot_limit: float | None = None
     """Seconds per output token that its route's objective allows."""
+
+    def lifted(self, lift: float) -> "Candidate":
+        """The same where each of its tokens counts `lift` times, see `policies.ledger.lifts`. Not where it is forced,
+        which is not weighed, nor where it has an objective, which is judged by what is expected."""
+        if lift <= 1.0 or self.forced or self.tpot_limit is not None:
+            return self
+        return replace(self, survival=tuple([lift * each for each in self.survival]))

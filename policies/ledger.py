@@ -155,7 +155,15 @@ def spare_seconds(
         left = _left(ledger, own, plain_seconds, bound)
         if left < least:
             least = left
-    return least - (1.0 - trust * RESERVE) * plain_seconds
+    return _trusted(least - (1.0 - trust * RESERVE) * plain_seconds, plain_seconds, trust)
+
+
+def _trusted(spare: float, plain_seconds: float, trust: float) -> float:
+    """What is given out of `spare` seconds."""
+    if spare <= 0.0:
+        return spare
+    # With no trust at all it is not believed either that a cycle with drafts is shorter than a plain one.
+    return trust * spare if trust > 0.0 else -plain_seconds
 
 
 def lifts(ledgers: Sequence[Ledger], policy: CyclePolicy, kv_tokens: int, trust: float = 1.0) -> list[float]:
@@ -203,7 +211,7 @@ def cycle_spare(
         if price is not None:
             own += price.seconds(1, drafts, drafts)
         ledgers.append((ledger, own))
-    return _trusted(spare_seconds(ledgers, plain_seconds, policy.max_neighbour_slowdown, trust), plain_seconds, trust)
+    return spare_seconds(ledgers, plain_seconds, policy.max_neighbour_slowdown, trust)
 
 
 def spare_if_asked(
@@ -253,14 +261,6 @@ def spare_if_asked(
         return _trusted(least - reserve, plain_seconds, trust)
 
     return spare
-
-
-def _trusted(spare: float, plain_seconds: float, trust: float) -> float:
-    """What is given out of `spare` seconds."""
-    if spare <= 0.0:
-        return spare
-    # With no trust at all it is not believed either that a cycle with drafts is shorter than a plain one.
-    return trust * spare if trust > 0.0 else -plain_seconds
 
 
 class Turn(NamedTuple):

@@ -16,9 +16,8 @@ _REACTION_SECONDS = 0.05
 """From a cycle to the first that obeys what was judged after it: the telemetry's way here, the policy's way back."""
 _SPARE = 0.5
 """The part of the cap above which shadows run and unknown drafters are tried."""
-
-
 _ROUNDING = 1e-9
+"""Share of the drafting that is none: what is left of it when what was forced is taken away."""
 
 
 class Forced(NamedTuple):

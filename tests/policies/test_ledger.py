@@ -226,3 +226,11 @@ def test_where_costs_are_not_known_yet_nobody_drafts_however_far_ahead_all_are()
     assert asked([0] * 8) == asked([4] * 8) < 0.0
     half, full = (cycle_spare([(ledger, NOTHING) for ledger in ahead], policy, 2400, trust) for trust in (0.5, 1.0))
     assert 0.0 < half < 0.6 * full
+
+
+def test_neither_what_is_forced_nor_what_has_an_objective_is_lifted() -> None:
+    free = Candidate(2, (0.8, 0.4), forced=False)
+    assert free.lifted(1.5).survival == pytest.approx((1.2, 0.6))
+    assert free.lifted(1.0) is free
+    for other in (replace(free, forced=True), replace(free, tpot_limit=0.02)):
+        assert other.lifted(1.5) is other

@@ -216,9 +216,7 @@ class Ours:
                     survival = policy.default_survivals.get(decision.drafter, _NO_SURVIVAL)
                 curve = survival.of(one.confidence)
             limit = policy.tpot_limits.get(context.route)
-            if lift > 1.0 and limit is None:
-                curve = tuple([lift * each for each in curve])
-            candidates.append(Candidate(one.proposed, curve, decision.forced, limit))
+            candidates.append(Candidate(one.proposed, curve, decision.forced, limit).lifted(lift))
         asked = [(one.drafter, one.proposed) for one in running if one.requested]
         lengths = allocate(
             candidates,
