@@ -14,7 +14,6 @@ from starlette.requests import ClientDisconnect
 
 from engine.server import errors
 from engine.server.answers import AnswerShape, Choice, Delta, Usage
-from engine.server.context import LanguageDetector
 from engine.server.cutoff import CutOffMiddleware
 from engine.server.errors import ApiError, repeated
 from engine.server.headers import RequestIdMiddleware, decision_headers, looped_header
@@ -29,6 +28,7 @@ from engine.server.streaming import EventStream, event, merge, unless_disconnect
 from engine.server.token_endpoints import TokenEndpoints
 from engine.server.tokenizer import Tokenizer
 from engine.server.tools import Tools
+from policies.language_detection import LanguageDetector
 from policies.protocols import DecisionSource, TelemetrySink
 from policies.quoting import shown
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from starlette.datastructures import Headers
 
 from engine.messages import Submit
-from engine.server.context import request_features
 from engine.server.encoding import OutputTokens, output_tokens
 from engine.server.errors import ApiError, invalid, unavailable
 from engine.server.headers import read_steering
@@ -18,6 +17,7 @@ from engine.server.sequence import EngineHandle, Job
 from engine.server.tokenizer import Tokenizer
 from engine.server.tools import Tools
 from kernels.sampling import Sampling
+from policies.features import request_features
 from policies.types import Context, Decision
 
 

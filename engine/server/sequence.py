@@ -9,7 +9,6 @@ from typing import Protocol
 from engine.messages import Finished, Submit, Tokens
 from engine.process import EngineGoneError, SequenceFailedError
 from engine.server.answers import Delta, joined
-from engine.server.context import LanguageDetector
 from engine.server.detokenize import TextStream
 from engine.server.errors import ApiError, unavailable
 from engine.server.logprobs import LogprobReader, TokenNames
@@ -17,6 +16,7 @@ from engine.server.resolve import Resolver
 from engine.server.structured import StructuredOutput
 from engine.server.tool_calls import ToolCall, ToolCallStream
 from engine.server.tools import Tools
+from policies.language_detection import LanguageDetector
 from policies.protocols import TelemetrySink
 from policies.stats import EngineInfo, FinishReason, RequestStats
 from policies.types import Decision, RequestFeatures

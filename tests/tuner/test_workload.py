@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from engine.server.context import LanguageDetector, last_user_turn
 from engine.server.schema import parse_chat
 from engine.server.tools import Message
+from policies.language_detection import LanguageDetector, last_user_turn
 from policies.languages import CODE
 from tuner.workload import ROUTES, Prompt, WorkloadError, load_workload, read_prompts
 

