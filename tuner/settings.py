@@ -8,23 +8,23 @@ import ipaddress
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     SecretStr,
-    StringConstraints,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
+from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from policies.quoting import listed
-from policies.types import MAX_BLOCK_LENGTH, PLAIN, Mode
+from policies.types import PLAIN, Mode
+from tuner.fleet.settings import FleetSettings, UpstreamSettings
+from tuner.setting_types import BlockLength, DrafterName, Drafters, Group, Port, RouteMode, RouteName, Text, parted
 
 ENV_PREFIX = "PACELINE_"
 AUTO = "auto"
@@ -42,13 +42,6 @@ def drafter_name(given: str) -> str:
     return Path(source if separator else given).name
 
 
-def parted(value: object) -> object:
-    """A text, as a variable has it, at its commas; nothing is no part."""
-    if isinstance(value, str):
-        return [part.strip() for part in value.split(",")] if value.strip() else []
-    return value
-
-
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach an address; a name that is no address counts only as `localhost`."""
     try:
@@ -57,42 +50,13 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def mode_name(value: object) -> object:
-    """YAML reads a bare ``off`` as false; here it is the name of a mode."""
-    return Mode.OFF if value is False else value
-
-
 LEAST_CONTEXT = 64
 """Tokens that a context may at least have."""
 LEAST_KV_BLOCKS = LEAST_CONTEXT // 16
 """Blocks that hold as many."""
 
-Text = Annotated[str, StringConstraints(min_length=1)]
-DrafterName = Annotated[str, StringConstraints(min_length=1, max_length=256)]
-Drafters = Annotated[tuple[DrafterName, ...], BeforeValidator(parted), Field(min_length=1, max_length=16)]
-RouteMode = Annotated[Mode, BeforeValidator(mode_name)]
-RouteName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
-BlockLength = Annotated[int, Field(ge=0, le=MAX_BLOCK_LENGTH)]
-Port = Annotated[int, Field(ge=0, le=65535)]
 
-
-class _Group(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True, allow_inf_nan=False
-    )
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _no_boolean_for_a_number(cls, value: object, info: ValidationInfo) -> object:
-        """Python counts true as 1, and a file that says true means something else."""
-        annotation = cls.model_fields[info.field_name or ""].annotation
-        kinds = {getattr(part, "__origin__", part) for part in (annotation, *get_args(annotation))}
-        if isinstance(value, bool) and {int, float} & kinds:
-            raise ValueError("give a number")
-        return value
-
-
-class ModelSettings(_Group):
+class ModelSettings(Group):
     """The target."""
 
     path: Text | None = None
@@ -105,7 +69,7 @@ class ModelSettings(_Group):
     """Threads of the engine process; 0 measures which number is best at start."""
 
 
-class EngineSettings(_Group):
+class EngineSettings(Group):
     """The engine process."""
 
     slots: Annotated[int, Field(ge=1, le=256)] = 16
@@ -195,7 +159,7 @@ class EngineSettings(_Group):
         return self
 
 
-class ServerSettings(_Group):
+class ServerSettings(Group):
     """The data path."""
 
     host: Text = "127.0.0.1"
@@ -204,7 +168,7 @@ class ServerSettings(_Group):
     """Its port; 0 takes a free one."""
 
 
-class AdminSettings(_Group):
+class AdminSettings(Group):
     """The admin port."""
 
     host: Text = "127.0.0.1"
@@ -226,14 +190,14 @@ class AdminSettings(_Group):
         return self
 
 
-class DatabaseSettings(_Group):
+class DatabaseSettings(Group):
     """The SQL store."""
 
     url: Text = "sqlite:///paceline.db"
     """SQLAlchemy URL of the store."""
 
 
-class DefaultArm(_Group):
+class DefaultArm(Group):
     """What serves on a route as long as nothing is learned."""
 
     drafter: DrafterName = PLAIN
@@ -251,7 +215,7 @@ class DefaultArm(_Group):
         return self
 
 
-class KnobSettings(_Group):
+class KnobSettings(Group):
     """Settings of the engine that a route may have its own of; `paceline tune` finds them."""
 
     ngram_min_match: Annotated[int, Field(ge=1)] | None = None
@@ -266,7 +230,7 @@ class KnobSettings(_Group):
     """engine.draft_temperature on this route."""
 
 
-class SloSettings(_Group):
+class SloSettings(Group):
     """What a route's requests are to keep in 95 of 100 cases; speculation that stands in the way is stopped."""
 
     ttft_p95_seconds: Annotated[float, Field(gt=0.0)] | None = None
@@ -275,7 +239,7 @@ class SloSettings(_Group):
     """Seconds per output token after the first; without it none is asked for."""
 
 
-class RouteSettings(_Group):
+class RouteSettings(Group):
     """One route."""
 
     mode: RouteMode = Mode.AUTO
@@ -287,7 +251,7 @@ class RouteSettings(_Group):
     slo: SloSettings = SloSettings()
 
 
-class GuardrailSettings(_Group):
+class GuardrailSettings(Group):
     """When a route is held plain, because what it serves while it speculates breaks a bar and chance is ruled out."""
 
     enabled: bool = True
@@ -302,7 +266,7 @@ class GuardrailSettings(_Group):
     """How long a route is held before a tenth of its requests tries again; longer after failures in a row."""
 
 
-class TunerSettings(_Group):
+class TunerSettings(Group):
     """How speculation is weighed and the baseline measured."""
 
     margin: Annotated[float, Field(ge=0.0, le=1.0)] = 0.02
@@ -330,7 +294,7 @@ class TunerSettings(_Group):
         return self
 
 
-class TuneSettings(_Group):
+class TuneSettings(Group):
     """`paceline tune`: the slow loop."""
 
     live: bool = False
@@ -372,6 +336,7 @@ class Settings(BaseSettings):
     tuner: TunerSettings = TunerSettings()
     guardrails: GuardrailSettings = GuardrailSettings()
     tune: TuneSettings = TuneSettings()
+    fleet: FleetSettings = FleetSettings()
 
     @model_validator(mode="after")
     def _groups_agree(self) -> Self:
@@ -416,7 +381,7 @@ class SettingRow:
     """One row of the table of settings."""
 
     name: str
-    """``group.key``; `<ROUTE>` stands for a route's name."""
+    """``group.key``; `<ROUTE>` and `<NAME>` stand for the names of a route and of an upstream."""
     env: str
     default: str
     help: str
@@ -431,11 +396,13 @@ def _rows(group: type[BaseModel], path: tuple[str, ...]) -> Iterator[SettingRow]
     for key, field in group.model_fields.items():
         if key == "routes":
             yield from _rows(RouteSettings, ("routes", "<ROUTE>"))
+        elif key == "upstreams":
+            yield from _rows(UpstreamSettings, (*path, key, "<NAME>"))
         elif key == "default_arm":
             yield from _rows(DefaultArm, (*path, key))
         elif key == "knobs":
             yield from _rows(KnobSettings, (*path, key))
-        elif isinstance(field.annotation, type) and issubclass(field.annotation, _Group):
+        elif isinstance(field.annotation, type) and issubclass(field.annotation, Group):
             yield from _rows(field.annotation, (*path, key))
         else:
             name = ".".join((*path, key))
@@ -450,4 +417,4 @@ def env_name(name: str) -> str:
 def _shown(default: Any) -> str:
     if isinstance(default, tuple):
         return ",".join(default)
-    return "" if default is None else str(default)
+    return "" if default is None or default is PydanticUndefined else str(default)

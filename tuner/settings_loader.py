@@ -186,13 +186,13 @@ def _sentence(fault: ErrorDetails, origins: dict[str, str]) -> str:
     )
     if kind == "extra_forbidden":
         known = [row.name for row in setting_rows()] + list(Settings.model_fields)
-        generic = ".".join(["routes", "<ROUTE>", *path[2:]]) if path[0] == "routes" else name
+        generic = _generic(path)
         return f"{name} is no setting{came_from}: {_closest(generic, known)}"
     if kind in ("model_type", "dict_type"):
         remedy = "give keys, one a line below it"
     elif path[-1] == "[key]":
         name = ".".join(path[:-1])
-        remedy = "a route's name has small letters, digits, - and _, and at most 64 of them"
+        remedy = "a name has small letters, digits, - and _, and at most 64 of them"
     elif kind == "value_error":
         remedy = str(context["error"])
     else:
@@ -202,6 +202,15 @@ def _sentence(fault: ErrorDetails, origins: dict[str, str]) -> str:
         shown = without_password(shown)
     verb = "is" if len(path) == len(fault["loc"]) else "has"
     return f"{name} {verb} {shown}{came_from}: {remedy}."
+
+
+def _generic(path: list[str]) -> str:
+    """The dotted name with the operator's own names left open, as the table of settings has it."""
+    if path[0] == "routes":
+        path = ["routes", "<ROUTE>", *path[2:]]
+    elif path[:2] == ["fleet", "upstreams"]:
+        path = ["fleet", "upstreams", "<NAME>", *path[3:]]
+    return ".".join(path)
 
 
 def _origins_of(sentence: str, group: str, origins: Mapping[str, str]) -> str:
