@@ -1,4 +1,4 @@
-"""tuner.root.connections: a connection whose request does not come is closed, over real sockets."""
+"""tuner.connections: a connection whose request does not come is closed, over real sockets."""
 
 import asyncio
 import socket
@@ -7,7 +7,7 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
-from tuner.root.connections import ImpatientProtocol
+from tuner.connections import ImpatientProtocol
 
 DEADLINE_SECONDS = 30.0
 WHOLE = b"GET /x HTTP/1.1\r\nhost: server\r\n\r\n"

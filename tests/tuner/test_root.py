@@ -11,7 +11,7 @@ import pytest
 from fastapi import FastAPI
 
 from policies.store import Store
-from tuner.root.http import KEEP_ALIVE_SECONDS, HttpServer, listen, log_no_messages, serving
+from tuner.http_servers import KEEP_ALIVE_SECONDS, HttpServer, listen, log_no_messages, serving
 from tuner.root.memory import free_share
 from tuner.root.serve import _load_state
 

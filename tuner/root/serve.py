@@ -22,7 +22,7 @@ from policies.store import RowRejectedError, Store, StoreUnavailableError
 from tuner.api.app import create_admin_app
 from tuner.controller import Controller
 from tuner.recorder import Recorder, RecorderOptions
-from tuner.root.http import GRACE_SECONDS, StartError, listen, serving, url_of
+from tuner.http_servers import GRACE_SECONDS, StartError, listen, serving, url_of
 from tuner.root.model import prepared
 from tuner.root.options import controller_options, engine_options, server_options
 from tuner.root.served_log import log_served

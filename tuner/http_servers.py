@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 import uvicorn
 from fastapi import FastAPI
 
-from tuner.root.connections import ImpatientProtocol
+from tuner.connections import ImpatientProtocol
 
 KEEP_ALIVE_SECONDS = 75
 """Of an idle connection. Clients let go of theirs sooner (httpx after 5 s, most proxies after 60 s): who closes first
