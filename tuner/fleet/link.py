@@ -72,7 +72,9 @@ class Link:
         return False
 
     def close(self, seconds: float = 2.0) -> None:
-        """Write what waits, for `seconds` at most, and end."""
+        """Write what waits, for `seconds` at most, and end; a second call does nothing."""
+        if self._connection.closed:
+            return
         self._closing = True
         with contextlib.suppress(queue.Full):
             self._waiting.put(None, timeout=seconds)
