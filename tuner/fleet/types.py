@@ -136,6 +136,9 @@ class Asked:
     """Requests in progress by upstream, this one not counted. Only upstreams that can take one are in it."""
     arrived_at: float
     """Unix seconds."""
+    sent_to: str | None = None
+    """The upstream that has it already, byte for byte as it came, since `Chooser.reads` said that nothing was to be
+    read first: of the choice only `Choice.lane`, `Choice.decision` and `Choice.request_key` count then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +161,12 @@ class Choice:
 
 class Chooser(Protocol):
     """Says where a request goes, in the process of the data path."""
+
+    def reads(self, path: str, route: str | None) -> bool:
+        """Whether the body of a generation is wanted before it goes anywhere. False where nothing would be edited or
+        steered, as in ``observe``: it is passed on as it comes to the upstream with the fewest requests, and `choose`
+        is told afterwards, with `Asked.sent_to`."""
+        ...
 
     def choose(self, asked: Asked) -> Choice:
         """In memory, in microseconds, never an exception: on a fault of its own it passes the request on as it is.
@@ -256,3 +265,5 @@ class ProxyState:
     """A histogram: exchanges by the upper bound of `Exchange.overhead_seconds`, not cumulated."""
     dropped: int = 0
     """Exchanges that the sink did not take."""
+    chooser_faults: int = 0
+    """Requests that were passed on as they came since the chooser failed."""
