@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from policies.store import Store
 from tuner.http_servers import KEEP_ALIVE_SECONDS, HttpServer, listen, log_no_messages, serving
 from tuner.root.memory import free_share
-from tuner.root.serve import _load_state
+from tuner.stored_state import load_state
 
 
 def record_of(error: BaseException) -> logging.LogRecord:
@@ -59,7 +59,7 @@ def test_serving_starts_without_a_store_whose_schema_is_in_doubt(
     with sqlite3.connect(tmp_path / "paceline.db") as connection:
         connection.execute("INSERT INTO alembic_version VALUES ('0001')")
     connection.close()
-    assert _load_state(store, "tiny") is None
+    assert load_state(store, "tiny") is None
     (line,) = caplog.messages
     assert line.startswith("serving starts without the store: ")
     assert "2 rows in alembic_version" in line

@@ -9,9 +9,9 @@ import pytest
 from policies import MAX_BLOCK_LENGTH, Mode
 from policies.database_url import without_password
 from tuner.guardrails import Objective
-from tuner.root.options import controller_options
 from tuner.settings import Settings, SettingsError, is_loopback, setting_rows
 from tuner.settings_loader import load_settings
+from tuner.steering_options import controller_options
 
 Write = Callable[[str], Path]
 

@@ -8,6 +8,7 @@ import typer
 from tuner.cli import draft, operator, service, trace
 from tuner.cli.failures import SentenceGroup
 from tuner.cli.replay import replay
+from tuner.cli.sidecar import sidecar
 from tuner.cli.tune import tune
 
 app = typer.Typer(
@@ -25,6 +26,7 @@ traces = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Traces f
 config = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The configuration.")
 
 app.command(short_help="Serve a model, and tune speculation while it serves.")(service.serve)
+app.command(short_help="Stand beside servers of a fleet, and steer them.")(sidecar)
 app.command(short_help="Serve real traffic for minutes, and show what is learned.")(service.demo)
 app.command(short_help="Measure on this machine: arms, the floor, other engines.")(service.bench)
 app.command(short_help="Run controllers over traces in which the truth is known.")(replay)

@@ -1,4 +1,4 @@
-"""What the engine, its server and the tuner are told of the settings."""
+"""What the engine and its server are told of the settings."""
 
 from pathlib import Path
 
@@ -6,12 +6,8 @@ from engine.messages import EngineOptions, Verifier, Watermark
 from engine.model_config import ModelError, read_config
 from engine.model_fetch import DEFAULT_MODEL, resolve_model
 from engine.server.app import ServerOptions
-from policies import Arm, EngineInfo
-from tuner.controller import ControllerOptions
-from tuner.guardrails import GuardrailOptions, Objective
+from policies import EngineInfo
 from tuner.settings import LEAST_CONTEXT, Settings, SettingsError
-from tuner.switchback import SwitchbackOptions
-from tuner.tune.knobs import production_point
 
 
 def engine_options(settings: Settings) -> EngineOptions:
@@ -64,40 +60,6 @@ def server_options(settings: Settings, info: EngineInfo, admin_url: str) -> Serv
         verifier=Verifier(engine.verifier),
         watermark=watermark,
         admin_url=admin_url,
-    )
-
-
-def controller_options(settings: Settings, switchback: bool) -> ControllerOptions:
-    tuner = settings.tuner
-    slos = {name: route.slo for name, route in settings.routes.items()}
-    guardrails = settings.guardrails
-    return ControllerOptions(
-        modes={name: route.mode for name, route in settings.routes.items()},
-        route_defaults={
-            name: Arm.fixed(route.default_arm.drafter, route.default_arm.block_length)
-            for name, route in settings.routes.items()
-            if route.default_arm is not None
-        },
-        drafter=settings.engine.learned_drafter,
-        max_block_length=settings.engine.max_block_length,
-        margin=tuner.margin,
-        knobs=production_point(settings).knobs,
-        max_neighbour_slowdown=tuner.max_neighbour_slowdown,
-        tpot_limits={name: slo.tpot_p95_seconds for name, slo in slos.items() if slo.tpot_p95_seconds is not None},
-        guardrails=GuardrailOptions(
-            enabled=guardrails.enabled,
-            objectives={name: Objective(slo.ttft_p95_seconds, slo.tpot_p95_seconds) for name, slo in slos.items()},
-            max_error_share=guardrails.max_error_share,
-            max_invalid_share=guardrails.max_invalid_share,
-            least_free_memory=guardrails.least_free_memory,
-            cooldown_seconds=guardrails.cooldown_seconds,
-        ),
-        switchback=SwitchbackOptions(
-            window_seconds=tuner.switchback_window_seconds,
-            share_start=tuner.switchback_share_start if switchback else 0.0,
-            share_floor=tuner.switchback_share_floor if switchback else 0.0,
-        ),
-        seed=tuner.seed,
     )
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 import signal
 import time
 from collections.abc import AsyncIterator
@@ -17,20 +16,19 @@ from engine.server.reading import ReadLimits
 from engine.server.tokenizer import load_tokenizer
 from policies.database_url import without_password
 from policies.quoting import listed
-from policies.records import StoredState
-from policies.store import RowRejectedError, Store, StoreUnavailableError
+from policies.store import Store, StoreUnavailableError
 from tuner.api.app import create_admin_app
 from tuner.controller import Controller
-from tuner.recorder import Recorder, RecorderOptions
 from tuner.http_servers import GRACE_SECONDS, StartError, listen, serving, url_of
+from tuner.recorder import Recorder, RecorderOptions
 from tuner.root.model import prepared
-from tuner.root.options import controller_options, engine_options, server_options
+from tuner.root.options import engine_options, server_options
 from tuner.root.served_log import log_served
 from tuner.root.service import Service
 from tuner.settings import Settings
+from tuner.steering_options import controller_options
+from tuner.stored_state import load_state
 from tuner.telemetry import TelemetryQueue
-
-log = logging.getLogger(__name__)
 
 START_ERRORS = (StartError, EngineStartError, ModelError, EngineGoneError)
 """What starting raises besides `policies.store.StoreError`, and what running raises once the engine process has ended;
@@ -50,7 +48,7 @@ async def running_service(settings: Settings, console: Console, switchback: bool
         data_socket = sockets.enter_context(listen(settings.server.host, settings.server.port, "server"))
         admin_socket = sockets.enter_context(listen(settings.admin.host, settings.admin.port, "admin"))
         store = Store(settings.database.url)
-        with contextlib.suppress(StoreUnavailableError):  # serving starts without it, and `_load_state` says so
+        with contextlib.suppress(StoreUnavailableError):  # serving starts without it, and `load_state` says so
             store.check()
         settings = prepared(settings, console)  # nothing runs yet that it could hold up
         options = engine_options(settings)
@@ -64,7 +62,7 @@ async def running_service(settings: Settings, console: Console, switchback: bool
                 load_tokenizer, Path(options.model_path), info.vocabulary, info.context_limit
             )
             console.log("opening the store, and taking up what it knows of this model")
-            known = _load_state(store, client.info.model)
+            known = load_state(store, client.info.model)
             controller = Controller(
                 client.info,
                 controller_options(settings, switchback),
@@ -143,13 +141,3 @@ async def _serve_until(stop: asyncio.Event, started: asyncio.Event, settings: Se
             console.log(service.client.end)
             return 1
     return 0
-
-
-def _load_state(store: Store, model: str) -> StoredState | None:
-    """What the store knows; None, and a line in the log, when it cannot be read: serving goes on without it."""
-    try:
-        store.upgrade()
-        return store.load_state(model)
-    except (StoreUnavailableError, RowRejectedError) as error:
-        log.warning("serving starts without the store: %s", error)
-        return None
