@@ -57,9 +57,10 @@ def default_model() -> Path:
     """The folder of the default model, fetched when the local cache does not hold it; without a network, a skip."""
     from engine.model_config import ModelError
     from engine.model_fetch import fetch_default_model
+    from tests.default_gguf import download_and_keep
 
     try:
-        return fetch_default_model(lambda stage, done, total: None)
+        return fetch_default_model(lambda stage, done, total: None, download_and_keep)
     except ModelError as error:
         pytest.skip(f"the default model is not here and cannot be fetched: {error}")
 
