@@ -7,25 +7,20 @@ import importlib.metadata
 import platform
 import threading
 import time
-from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.core import Metric as Family
-from prometheus_client.exposition import generate_latest
-from prometheus_client.registry import Collector
 
 from policies.stats import BlockEnd, CycleStats, EngineInfo, EngineStatus, FinishReason, RequestStats, SequenceStats
 from policies.types import OTHER_ROUTE, UNDETERMINED, Policy, Reason
 from tuner.guardrails import Standing
 from tuner.learning import ChangeKind
-from tuner.metric_table import LANGUAGE_LIMIT, LENGTH_BUCKETS, LONGEST_BUCKET, METRICS, PREFIX, Kind, Metric
+from tuner.metric_table import FLEET_METRICS, LANGUAGE_LIMIT, LENGTH_BUCKETS, LONGEST_BUCKET, METRICS, Kind, Metric
 from tuner.snapshot import PolicySnapshot
+from tuner.tally import Tally, page
 
-__all__ = ["CONTENT_TYPE", "METRICS", "Gauges", "Kind", "Metric", "Metrics"]
+__all__ = ["CONTENT_TYPE", "FLEET_METRICS", "METRICS", "Gauges", "Kind", "Metric", "Metrics"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Of what `Metrics.render` returns: the Prometheus text format."""
@@ -35,17 +30,14 @@ ALWAYS_NAMED = ("code", UNDETERMINED)
 """Labels of languages that need not be seen first and do not count against the limit."""
 EVERYWHERE = "*"
 
-Labels = tuple[str, ...]
-Samples = dict[str, dict[Labels, float]]
-"""Values by metric name (without prefix) and label values."""
-
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
     """Readings that neither telemetry nor the snapshot carries, taken when /metrics is asked."""
 
     engine: EngineStatus | None
-    """None while the engine does not answer."""
+    """None while the engine does not answer, and where it is not ours."""
+    engine_up: bool
     store_up: bool
     telemetry_dropped: int
     """Events, since the start."""
@@ -65,22 +57,24 @@ class Metrics:
         routes: Iterable[str],
         info: EngineInfo,
         *,
+        unknown: frozenset[str] = frozenset(),
         language_limit: int = LANGUAGE_LIMIT,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`routes` are the configured ones; `clock` gives Unix seconds, to leave out what has expired."""
+        """`routes` are the configured ones; `unknown` are the names, in full, of what nobody measures here: they get no
+        number; `clock` gives Unix seconds, to leave out what has expired."""
         self._routes = frozenset((*routes, OTHER_ROUTE))
         self._info = info
+        self._unknown = unknown
         self._drafters = frozenset(info.drafters)
         self._language_limit = language_limit
         self._clock = clock
         self._languages = set(ALWAYS_NAMED)
         self._build = (importlib.metadata.version("paceline"), platform.python_version())
         self._lock = threading.Lock()
-        self._counts: defaultdict[str, defaultdict[Labels, float]] = defaultdict(lambda: defaultdict(float))
-        self._histograms: defaultdict[str, dict[Labels, _Histogram]] = defaultdict(dict)
+        self._tally = Tally(METRICS)
         for window in ("plain", "served"):
-            self._count("cycles_total", (window,), 0.0)
+            self._tally.count("cycles_total", (window,), 0.0)
         for name in (
             "decision_errors_total",
             "verify_seconds_total",
@@ -90,9 +84,9 @@ class Metrics:
             "preemptions_total",
             "shadow_seconds_total",
         ):
-            self._count(name, (), 0.0)
+            self._tally.count(name, (), 0.0)
         for drafter in info.drafters:
-            self._count("draft_seconds_total", (drafter,), 0.0)
+            self._tally.count("draft_seconds_total", (drafter,), 0.0)
 
     def set_drafters(self, drafters: Iterable[str]) -> None:
         """The engine has others now; those that it had keep their labels."""
@@ -102,19 +96,19 @@ class Metrics:
     def fold_cycle(self, stats: CycleStats) -> None:
         """Count one cycle; one without decoding sequences counts for its prefill only."""
         with self._lock:
-            self._count("prefill_seconds_total", (), stats.prefill_seconds)
-            self._count("prefill_tokens_total", (), stats.prefill_tokens)
-            self._count("reused_tokens_total", (), stats.reused_tokens)
-            self._count("preemptions_total", (), stats.preemptions)
+            self._tally.count("prefill_seconds_total", (), stats.prefill_seconds)
+            self._tally.count("prefill_tokens_total", (), stats.prefill_tokens)
+            self._tally.count("reused_tokens_total", (), stats.reused_tokens)
+            self._tally.count("preemptions_total", (), stats.preemptions)
             if not stats.load:
                 return
             window = "plain" if stats.window.plain else "served"
-            self._count("cycles_total", (window,), 1)
-            self._observe("cycle_seconds", (window,), stats.cycle_seconds)
-            self._count("verify_seconds_total", (), stats.verify_seconds)
-            self._count("shadow_seconds_total", (), stats.shadow_seconds + stats.copying_seconds)
+            self._tally.count("cycles_total", (window,), 1)
+            self._tally.observe("cycle_seconds", (window,), stats.cycle_seconds)
+            self._tally.count("verify_seconds_total", (), stats.verify_seconds)
+            self._tally.count("shadow_seconds_total", (), stats.shadow_seconds + stats.copying_seconds)
             for drafter, seconds in stats.draft_seconds.items():
-                self._count("draft_seconds_total", (self._drafter(drafter),), seconds)
+                self._tally.count("draft_seconds_total", (self._drafter(drafter),), seconds)
             for sequence in stats.sequences:
                 self._fold_sequence(sequence)
 
@@ -124,24 +118,28 @@ class Metrics:
             context = stats.decision.context
             route = self._route(context.route)
             arm = (route, self._language(context.language), self._drafter(stats.decision.drafter))
-            self._count("requests_total", (*arm, stats.finish.value), 1)
-            self._count("decisions_total", (route, stats.decision.reason.value), 1)
-            self._count("decision_errors_total", (), stats.decision.reason is Reason.ERROR)
-            self._count("looped_requests_total", (route,), stats.looped)
-            self._count("invalid_outputs_total", (route,), stats.valid is False)
+            self._tally.count("requests_total", (*arm, stats.finish.value), 1)
+            self._tally.count("decisions_total", (route, stats.decision.reason.value), 1)
+            self._tally.count("decision_errors_total", (), stats.decision.reason is Reason.ERROR)
+            self._tally.count("looped_requests_total", (route,), stats.looped)
+            if stats.valid is not None:
+                self._tally.count("invalid_outputs_total", (route,), not stats.valid)
             for shadow in stats.decision.shadows:
-                self._count("shadowed_requests_total", (self._drafter(shadow),), 1)
-            self._count("output_tokens_total", arm, stats.output_tokens)
-            self._count("request_draft_seconds_total", arm, stats.draft_seconds)
-            self._count("request_verify_seconds_total", arm, stats.verify_seconds)
-            if stats.output_tokens == 0:
+                self._tally.count("shadowed_requests_total", (self._drafter(shadow),), 1)
+            if stats.output_tokens == 0:  # none, or none that anybody counted
                 return
-            self._observe("queue_seconds", (route,), stats.queue_seconds)
-            self._observe("time_to_first_token_seconds", arm, stats.ttft_seconds)
-            self._observe("decode_seconds", arm, stats.decode_seconds)
+            self._tally.count("output_tokens_total", arm, stats.output_tokens)
+            self._tally.count("request_draft_seconds_total", arm, stats.draft_seconds)
+            self._tally.count("request_verify_seconds_total", arm, stats.verify_seconds)
+            self._tally.observe("queue_seconds", (route,), stats.queue_seconds)
+            if stats.ttft_seconds > 0.0:
+                self._tally.observe("time_to_first_token_seconds", arm, stats.ttft_seconds)
+            if stats.output_tokens > 1 and stats.decode_seconds <= 0.0:  # in one piece: nobody timed its tokens
+                return
+            self._tally.observe("decode_seconds", arm, stats.decode_seconds)
             if stats.tpot_seconds is not None and stats.finish is not FinishReason.ERROR:
                 bucket = _length_bucket(stats.output_tokens)
-                self._observe("time_per_output_token_seconds", (*arm, bucket), stats.tpot_seconds)
+                self._tally.observe("time_per_output_token_seconds", (*arm, bucket), stats.tpot_seconds)
 
     def count_policy_changes(self, changed: Iterable[Policy]) -> None:
         """Count new policy versions, as `Controller.tick` returns them."""
@@ -149,109 +147,93 @@ class Metrics:
             for policy in changed:
                 context = policy.context
                 labels = (self._route(context.route), self._language(context.language), policy.reason.value)
-                self._count("policy_changes_total", labels, 1)
+                self._tally.count("policy_changes_total", labels, 1)
 
-    def render(self, snapshot: PolicySnapshot, gauges: Gauges) -> bytes:
-        """The Prometheus text format, as `CONTENT_TYPE`."""
+    def render(self, snapshot: PolicySnapshot, gauges: Gauges, more: Iterable[Family] = ()) -> bytes:
+        """The Prometheus text format, as `CONTENT_TYPE`; `more` are families that stand behind those of `METRICS`."""
         with self._lock:
-            samples: Samples = {name: dict(values) for name, values in self._counts.items()}
-            self._add_policies(samples, snapshot)
-            self._add_operators(samples, snapshot)
-            histograms = {
-                name: {labels: histogram.cumulative() for labels, histogram in values.items()}
-                for name, values in self._histograms.items()
-            }
-        self._add_measurements(samples, snapshot)
-        _add_gauges(samples, gauges)
-        samples["engine_info"] = {(self._info.model, self._info.dtype, self._info.device): 1.0}
-        samples["build_info"] = {self._build: 1.0}
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Families(_families(samples, histograms)))
-        return generate_latest(registry)
+            told = self._tally.copy()
+            self._add_policies(told, snapshot)
+            self._add_operators(told, snapshot)
+        self._add_measurements(told, snapshot)
+        _add_gauges(told, gauges)
+        told.set("engine_info", (self._info.model, self._info.dtype, self._info.device), 1)
+        told.set("build_info", self._build, 1)
+        return page((*told.families(self._unknown), *more))
 
     def _fold_sequence(self, sequence: SequenceStats) -> None:
         context = sequence.context
         drafter = self._drafter(sequence.drafter)
         arm = (self._route(context.route), self._language(context.language), drafter)
-        self._count("emitted_tokens_total", arm, sequence.emitted)
-        self._count("proposed_tokens_total", arm, sequence.proposed)
-        self._count("verified_tokens_total", arm, sequence.verified)
-        self._count("accepted_tokens_total", arm, sequence.accepted)
+        self._tally.count("emitted_tokens_total", arm, sequence.emitted)
+        self._tally.count("proposed_tokens_total", arm, sequence.proposed)
+        self._tally.count("verified_tokens_total", arm, sequence.verified)
+        self._tally.count("accepted_tokens_total", arm, sequence.accepted)
         for position in range(1, sequence.accepted + 1):
-            self._count("accepted_at_position_total", (drafter, str(position)), 1)
+            self._tally.count("accepted_at_position_total", (drafter, str(position)), 1)
         if sequence.end is BlockEnd.REJECTED:
-            self._count("rejected_at_position_total", (drafter, str(sequence.accepted + 1)), 1)
+            self._tally.count("rejected_at_position_total", (drafter, str(sequence.accepted + 1)), 1)
 
-    def _add_policies(self, samples: Samples, snapshot: PolicySnapshot) -> None:
+    def _add_policies(self, told: Tally, snapshot: PolicySnapshot) -> None:
         for (route, language), policy in snapshot.policies.items():
             # Two contexts may not share a series: what has no label of its own is left out, not summed.
             if self._route(route) != route or self._language(language) != language:
                 continue
             context = (route, language)
             labels = (*context, self._drafter(policy.arm.drafter), policy.state.value, policy.reason.value)
-            _set(samples, "policy_info", (*labels, str(policy.version)), 1.0)
+            told.set("policy_info", (*labels, str(policy.version)), 1)
             for load in _charted_loads(self._info.slots):
-                _set(samples, "policy_block_length", (*context, str(load)), policy.arm.block_length(load))
+                told.set("policy_block_length", (*context, str(load)), policy.arm.block_length(load))
             speedup = policy.evidence.speedup
             if speedup is not None:
-                _set(samples, "speedup_ratio", context, speedup.estimate)
-                _set(samples, "speedup_low_ratio", context, speedup.low)
-                _set(samples, "speedup_high_ratio", context, speedup.high)
+                told.set("speedup_ratio", context, speedup.estimate)
+                told.set("speedup_low_ratio", context, speedup.low)
+                told.set("speedup_high_ratio", context, speedup.high)
             for load, gain in policy.evidence.predicted_speedup:
-                _set(samples, "predicted_speedup_ratio", (*context, str(load)), gain)
+                told.set("predicted_speedup_ratio", (*context, str(load)), gain)
 
-    def _add_operators(self, samples: Samples, snapshot: PolicySnapshot) -> None:
+    def _add_operators(self, told: Tally, snapshot: PolicySnapshot) -> None:
         """What operators did: pins and kill switches that have not expired."""
         now = self._clock()
         pins = [pin for pin in snapshot.pins if pin.expires_at > now]
-        _set(samples, "pins", (), len(pins))
+        told.set("pins", (), len(pins))
         for pin in pins:
             known = pin.language == EVERYWHERE or self._language(pin.language) == pin.language
             if known and self._route(pin.route) == pin.route:
-                _set(samples, "pin_expiry_timestamp_seconds", (pin.route, pin.language), pin.expires_at)
+                told.set("pin_expiry_timestamp_seconds", (pin.route, pin.language), pin.expires_at)
         killed = {kill.route for kill in snapshot.kill_switches if kill.expires_at is None or kill.expires_at > now}
         for route in (EVERYWHERE, *sorted(self._routes)):
-            _set(samples, "kill_switch_active", (route,), route in killed)
+            told.set("kill_switch_active", (route,), route in killed)
 
-    def _add_measurements(self, samples: Samples, snapshot: PolicySnapshot) -> None:
+    def _add_measurements(self, told: Tally, snapshot: PolicySnapshot) -> None:
         throughput = snapshot.throughput
-        _set(samples, "window_tokens_total", ("plain",), throughput.plain_tokens)
-        _set(samples, "window_tokens_total", ("served",), throughput.tuned_tokens)
-        _set(samples, "window_seconds_total", ("plain",), throughput.plain_seconds)
-        _set(samples, "window_seconds_total", ("served",), throughput.tuned_seconds)
-        _set(samples, "switchback_share_ratio", (), snapshot.switchback_share)
-        _set(samples, "snapshot_timestamp_seconds", (), snapshot.created_at)
+        told.set("window_tokens_total", ("plain",), throughput.plain_tokens)
+        told.set("window_tokens_total", ("served",), throughput.tuned_tokens)
+        told.set("window_seconds_total", ("plain",), throughput.plain_seconds)
+        told.set("window_seconds_total", ("served",), throughput.tuned_seconds)
+        told.set("switchback_share_ratio", (), snapshot.switchback_share)
+        told.set("snapshot_timestamp_seconds", (), snapshot.created_at)
         if snapshot.cost_error is not None:
-            _set(samples, "cost_model_error_ratio", (), snapshot.cost_error)
+            told.set("cost_model_error_ratio", (), snapshot.cost_error)
         for cell in snapshot.baseline:
-            _set(samples, "baseline_cycle_seconds", (str(cell.load),), cell.seconds)
+            told.set("baseline_cycle_seconds", (str(cell.load),), cell.seconds)
             if cell.load == 1 and cell.seconds > 0:
-                _set(samples, "linear_floor_ratio", (), self._info.linear_seconds / cell.seconds)
-
+                told.set("linear_floor_ratio", (), self._info.linear_seconds / cell.seconds)
         if snapshot.engine_gain is not None:
-            _set(samples, "engine_speedup_ratio", (), snapshot.engine_gain.estimate)
-            _set(samples, "engine_speedup_low_ratio", (), snapshot.engine_gain.low)
-            _set(samples, "engine_speedup_high_ratio", (), snapshot.engine_gain.high)
+            told.set("engine_speedup_ratio", (), snapshot.engine_gain.estimate)
+            told.set("engine_speedup_low_ratio", (), snapshot.engine_gain.low)
+            told.set("engine_speedup_high_ratio", (), snapshot.engine_gain.high)
         for kind in ChangeKind:
-            _set(samples, "changes_found_total", (kind,), snapshot.changes_found.get(kind, 0))
-        _set(samples, "safety_budget_seconds", (), snapshot.safety.budget_seconds)
-        _set(samples, "safety_budget_cap_seconds", (), snapshot.safety.cap_seconds)
-        _set(samples, "safety_hold", (), snapshot.cycle_policy.hold)
-        _set(samples, "safety_holds_total", (), snapshot.safety.held)
+            told.set("changes_found_total", (kind,), snapshot.changes_found.get(kind, 0))
+        told.set("safety_budget_seconds", (), snapshot.safety.budget_seconds)
+        told.set("safety_budget_cap_seconds", (), snapshot.safety.cap_seconds)
+        told.set("safety_hold", (), snapshot.cycle_policy.hold)
+        told.set("safety_holds_total", (), snapshot.safety.held)
         for state in snapshot.guardrails:
             if state.route == EVERYWHERE or self._route(state.route) == state.route:
                 labels = (state.route, state.check.value)
-                _set(samples, "guardrail_held", labels, state.standing is not Standing.WATCHING)
-                _set(samples, "guardrail_trips_total", labels, state.trips)
-
-    def _count(self, name: str, labels: Labels, amount: float) -> None:
-        self._counts[name][labels] += amount
-
-    def _observe(self, name: str, labels: Labels, value: float) -> None:
-        histograms = self._histograms[name]
-        if labels not in histograms:
-            histograms[labels] = _Histogram(METRICS[PREFIX + name].buckets)
-        histograms[labels].observe(value)
+                told.set("guardrail_held", labels, state.standing is not Standing.WATCHING)
+                told.set("guardrail_trips_total", labels, state.trips)
 
     def _route(self, route: str) -> str:
         return route if route in self._routes else OTHER_ROUTE
@@ -269,73 +251,15 @@ class Metrics:
         return language
 
 
-class _Histogram:
-    """Counts of values by upper bound, with their sum."""
-
-    __slots__ = ("_bounds", "_counts", "_sum")
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
-
-    def observe(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
-
-    def cumulative(self) -> tuple[list[tuple[str, float]], float]:
-        """([(upper bound, values at or below it)], sum), +Inf last."""
-        buckets, total = [], 0
-        for bound, count in zip((*map(str, self._bounds), "+Inf"), self._counts, strict=True):
-            total += count
-            buckets.append((bound, float(total)))
-        return buckets, self._sum
-
-
-class _Families(Collector):
-    """A collector over families that are already made."""
-
-    def __init__(self, families: Sequence[Family]) -> None:
-        self._made = families
-
-    def collect(self) -> Iterable[Family]:
-        return self._made
-
-
-def _families(
-    samples: Samples, histograms: Mapping[str, Mapping[Labels, tuple[list[tuple[str, float]], float]]]
-) -> list[Family]:
-    """One family for each metric of the table, in its order; one without samples has its HELP and TYPE only."""
-    made: list[Family] = []
-    for metric in METRICS.values():
-        name = metric.name.removeprefix(PREFIX)
-        if metric.kind is Kind.HISTOGRAM:
-            histogram = HistogramMetricFamily(metric.name, metric.meaning, labels=metric.labels)
-            for labels, (buckets, total) in histograms.get(name, {}).items():
-                histogram.add_metric(labels, buckets, total)
-            made.append(histogram)
-            continue
-        kind = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
-        family = kind(metric.name, metric.meaning, labels=metric.labels)
-        for labels, value in samples.get(name, {}).items():
-            family.add_metric(labels, value)
-        made.append(family)
-    return made
-
-
-def _add_gauges(samples: Samples, gauges: Gauges) -> None:
-    _set(samples, "engine_up", (), gauges.engine is not None)
-    _set(samples, "store_up", (), gauges.store_up)
-    _set(samples, "telemetry_dropped_total", (), gauges.telemetry_dropped)
-    _set(samples, "recorder_dropped_total", (), gauges.recorder_dropped)
+def _add_gauges(told: Tally, gauges: Gauges) -> None:
+    told.set("engine_up", (), gauges.engine_up)
+    told.set("store_up", (), gauges.store_up)
+    told.set("telemetry_dropped_total", (), gauges.telemetry_dropped)
+    told.set("recorder_dropped_total", (), gauges.recorder_dropped)
     if gauges.engine is not None:
-        _set(samples, "running_sequences", (), gauges.engine.running)
-        _set(samples, "waiting_requests", (), gauges.engine.waiting)
-        _set(samples, "free_kv_blocks", (), gauges.engine.free_blocks)
-
-
-def _set(samples: Samples, name: str, labels: Labels, value: float) -> None:
-    samples.setdefault(name, {})[labels] = float(value)
+        told.set("running_sequences", (), gauges.engine.running)
+        told.set("waiting_requests", (), gauges.engine.waiting)
+        told.set("free_kv_blocks", (), gauges.engine.free_blocks)
 
 
 def _charted_loads(slots: int) -> list[int]:

@@ -50,7 +50,7 @@ class Traffic:
             self._queue.record_cycle(cycle(sequence(accepted=2), plain, prefill_tokens=16))
             self._queue.record_cycle(cycle(sequence(accepted=4), plain))
         self._queue.record_cycle(cycle(plain, plain, plain=True))
-        self._queue.record_request(request())
+        self._queue.record_request(replace(request(), valid=True))
         self._queue.record_request(request("chat", "de", "none", finish=FinishReason.LENGTH, looped=True))
         self._metrics.count_policy_changes([policy()])
 

@@ -40,7 +40,7 @@ INFO = EngineInfo(
     calibration=(),
 )
 STATUS = EngineStatus(cycle=9, running=3, waiting=2, free_slots=3, free_blocks=40, policy_version=1)
-GAUGES = Gauges(engine=STATUS, store_up=True, telemetry_dropped=5, recorder_dropped=7)
+GAUGES = Gauges(engine=STATUS, engine_up=True, store_up=True, telemetry_dropped=5, recorder_dropped=7)
 GAIN = Interval(1.9, 1.7, 2.1)
 ERRORS = Interval(0.2, 0.1, 0.37)
 NGRAM_ARM = Arm("ngram", (LoadStep(1, 2, 8, "ngram"), LoadStep(3, 4, 4, "ngram")))

@@ -1,10 +1,13 @@
 import re
 import threading
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import Metric as Family
 from prometheus_client.parser import text_string_to_metric_families
 
 from policies.stats import BlockEnd, FinishReason, SequenceStats
@@ -34,6 +37,10 @@ UNITS = {"seconds", "ratio", "tokens", "requests", "cycles", "blocks", "sequence
 
 def make_metrics(language_limit: int = 20) -> Metrics:
     return Metrics(ROUTES, INFO, language_limit=language_limit, clock=lambda: NOW)
+
+
+def page_of(metrics: Metrics, more: Iterable[Family] = ()) -> str:
+    return metrics.render(snapshot(), GAUGES, more).decode()
 
 
 def read(metrics: Metrics, snap: PolicySnapshot | None = None, gauges: Gauges = GAUGES) -> dict[str, float]:
@@ -144,6 +151,43 @@ def test_a_request_without_a_token_has_an_outcome_but_no_times() -> None:
     assert not [key for key in samples if key.startswith(("time_to_first", "time_per", "queue_seconds", "decode_sec"))]
 
 
+def test_an_answer_whose_times_nobody_knows_has_tokens_and_no_times() -> None:
+    metrics = make_metrics()
+    metrics.fold_request(replace(request(), ttft_seconds=0.0, decode_seconds=0.0))
+    samples = read(metrics)
+    assert samples["output_tokens_total{route=code-edit,language=en,drafter=ngram}"] == 33
+    assert not [key for key in samples if key.startswith(("time_to_first", "time_per", "decode_sec"))]
+
+
+def test_a_structured_output_that_nobody_judged_is_not_counted_as_good() -> None:
+    metrics = make_metrics()
+    metrics.fold_request(request())
+    assert "invalid_outputs_total{route=code-edit}" not in read(metrics)
+    metrics.fold_request(replace(request(), valid=True))
+    assert read(metrics)["invalid_outputs_total{route=code-edit}"] == 0
+
+
+def test_what_nobody_measures_here_is_described_and_has_no_number() -> None:
+    unknown = frozenset({"paceline_prefill_seconds_total", "paceline_queue_seconds", "paceline_safety_hold"})
+    metrics = Metrics(ROUTES, INFO, unknown=unknown, clock=lambda: NOW)
+    metrics.fold_cycle(cycle(sequence(), prefill_tokens=8))
+    metrics.fold_request(request())
+    families = {family.name: family for family in text_string_to_metric_families(page_of(metrics))}
+    for name in unknown:
+        family = families[name.removesuffix("_total")]
+        assert family.samples == []
+        assert family.documentation == METRICS[name].meaning
+        assert family.type == METRICS[name].kind.value
+    assert families["paceline_prefill_tokens"].samples[0].value == 8
+
+
+def test_families_of_others_stand_behind_the_servers_own() -> None:
+    more = GaugeMetricFamily("paceline_more", "More.", value=3)
+    names = [family.name for family in text_string_to_metric_families(page_of(make_metrics(), [more]))]
+    assert names[-1] == "paceline_more"
+    assert len(names) == len(METRICS) + 1
+
+
 def test_loops_and_failed_decisions_are_counted() -> None:
     metrics = make_metrics()
     metrics.fold_request(request(looped=True, reason=Reason.ERROR))
@@ -225,7 +269,8 @@ def test_only_pins_and_kills_that_have_not_expired_count() -> None:
 
 
 def test_a_dead_engine_is_down_and_has_no_stale_readings() -> None:
-    samples = read(make_metrics(), gauges=Gauges(None, store_up=False, telemetry_dropped=0, recorder_dropped=1))
+    gauges = Gauges(None, engine_up=False, store_up=False, telemetry_dropped=0, recorder_dropped=1)
+    samples = read(make_metrics(), gauges=gauges)
     assert samples["engine_up"] == 0
     assert samples["store_up"] == 0
     assert samples["recorder_dropped_total"] == 1
@@ -308,7 +353,7 @@ def test_the_table_keeps_the_conventions(name: str) -> None:
 def test_every_metric_of_the_table_gets_a_sample_and_nothing_else_does() -> None:
     metrics = make_metrics()
     metrics.fold_cycle(cycle(sequence(accepted=2)))
-    metrics.fold_request(request())
+    metrics.fold_request(replace(request(), valid=True))
     metrics.count_policy_changes([policy()])
     text = metrics.render(snapshot(policy(), pins=(pin(),)), GAUGES).decode()
     sampled = set()

@@ -145,6 +145,7 @@ class Service:
             status = await self.client.status()
         gauges = Gauges(
             engine=status,
+            engine_up=status is not None,
             store_up=self.recorder.store_up,
             telemetry_dropped=self._queue.dropped,
             recorder_dropped=self.recorder.dropped,

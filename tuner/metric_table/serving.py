@@ -1,43 +1,6 @@
-"""Every metric that Paceline exports: name, labels, unit, meaning, and what an operator does about it.
+"""Metrics of a server: those of `paceline serve`, most of which a sidecar has too."""
 
-The table of docs/reference.md, the dashboard's checks and the collector of `tuner.metrics` are all made from this one
-table.
-Label values come from closed sets, so that the number of series is bounded:
-
-route
-    The configured routes and ``other``.
-language
-    ``code``, ``und``, the first `LANGUAGE_LIMIT` languages that traffic brings, and ``other``.
-drafter
-    The engine's drafters, ``none`` included, and ``other``.
-outcome
-    How a request ended: ``stop``, ``length``, ``cancelled``, ``error``.
-reason
-    `policies.Reason`.
-window
-    ``plain`` for switchback windows, ``served`` for the rest.
-position
-    1 to `policies.MAX_BLOCK_LENGTH`, the place inside a block.
-length_bucket
-    `LENGTH_BUCKETS`, of a request's output tokens.
-load
-    Sequences running together, from 1 to the engine's slots.
-check
-    `tuner.guardrails.Check`.
-kind
-    `tuner.learning.ChangeKind`.
-"""
-
-from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import StrEnum
-from types import MappingProxyType
-
-PREFIX = "paceline_"
-LANGUAGE_LIMIT = 20
-LENGTH_BUCKETS = ((16, "1-16"), (64, "17-64"), (256, "65-256"))
-"""(largest number of output tokens, label); what is longer falls into `LONGEST_BUCKET`."""
-LONGEST_BUCKET = "257+"
+from tuner.metric_table.row import counter, gauge, histogram
 
 TTFT_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8)
 TPOT_BUCKETS = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.012, 0.016, 0.024, 0.032, 0.048, 0.064, 0.128, 0.25, 0.5)
@@ -45,375 +8,332 @@ QUEUE_BUCKETS = (0.001, 0.004, 0.016, 0.064, 0.25, 1.0, 4.0, 16.0, 64.0)
 DECODE_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 CYCLE_BUCKETS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.024, 0.032, 0.048, 0.064, 0.096, 0.128, 0.256, 0.512)
 
-
-class Kind(StrEnum):
-    """The Prometheus type of a metric; an ``_info`` metric is a gauge that is always 1."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One row of the table."""
-
-    name: str
-    """With prefix and suffix, as it is queried; a histogram adds ``_bucket``, ``_sum`` and ``_count``."""
-    kind: Kind
-    unit: str
-    """``seconds``, ``tokens``, ``ratio`` and so on; ratios are between 0 and 1 unless the meaning says otherwise."""
-    labels: tuple[str, ...]
-    meaning: str
-    """One sentence; also the HELP line."""
-    action: str
-    """What to do about it."""
-    buckets: tuple[float, ...] = ()
-    """Upper bounds of a histogram, without +Inf."""
-
-
 ARM = ("route", "language", "drafter")
 CONTEXT = ("route", "language")
 
-
-def _counter(name: str, unit: str, labels: tuple[str, ...], meaning: str, action: str) -> Metric:
-    return Metric(f"{PREFIX}{name}_total", Kind.COUNTER, unit, labels, meaning, action)
-
-
-def _gauge(name: str, unit: str, labels: tuple[str, ...], meaning: str, action: str) -> Metric:
-    return Metric(f"{PREFIX}{name}", Kind.GAUGE, unit, labels, meaning, action)
-
-
-def _histogram(name: str, labels: tuple[str, ...], buckets: tuple[float, ...], meaning: str, action: str) -> Metric:
-    return Metric(f"{PREFIX}{name}", Kind.HISTOGRAM, "seconds", labels, meaning, action, buckets)
-
-
-_TABLE = (
+SERVING = (
     # Requests, counted when they end.
-    _counter(
+    counter(
         "requests", "requests", (*ARM, "outcome"),
         "Finished requests.",
         "A rising share of error or cancelled: read the log, then the panels of queue and TTFT.",
     ),
-    _counter(
+    counter(
         "decisions", "requests", ("route", "reason"),
         "Finished requests by the reason of their decision.",
         "`paceline explain ROUTE --language L` tells what stands behind a reason.",
     ),
-    _counter(
+    counter(
         "decision_errors", "requests", (),
         "Requests that were served plain because the decision itself failed (reason ERROR).",
         "Should stay 0. Read the log and file a bug; serving goes on.",
     ),
-    _counter(
+    counter(
         "output_tokens", "tokens", ARM,
         "Tokens sent to clients, the first one of each request included; counted when the request ends.",
         "For billing and long windows; for live throughput use paceline_emitted_tokens_total.",
     ),
-    _counter(
+    counter(
         "looped_requests", "requests", ("route",),
         "Requests whose output repeated the same 8 tokens three times in a row.",
         "Loops flatter n-gram drafting: where they are common, distrust the gain and look at the sampling settings.",
     ),
-    _counter(
+    counter(
         "invalid_outputs", "requests", ("route",),
         "Structured outputs that came to their end and do not have the form that was asked of them.",
         "Should stay 0: a grammar holds them to it. File a bug; the guardrail stops speculation if that is the cause.",
     ),
-    _histogram(
+    histogram(
         "time_to_first_token_seconds", ARM, TTFT_BUCKETS,
         "Seconds from the arrival of a request to its first token.",
         "High with a queue: add capacity. High without one: prompts are long, see the prefill share of a cycle.",
     ),
-    _histogram(
+    histogram(
         "time_per_output_token_seconds", (*ARM, "length_bucket"), TPOT_BUCKETS,
         "Seconds per output token after the first, of one request.",
         "Compare routes and drafters at equal load; if a drafter is slower than none, see its speedup interval.",
     ),
-    _histogram(
+    histogram(
         "queue_seconds", ("route",), QUEUE_BUCKETS,
         "Seconds that a request waited for a slot.",
         "Above zero for long: more arrivals than the engine serves; add capacity or slots.",
     ),
-    _histogram(
+    histogram(
         "decode_seconds", ARM, DECODE_BUCKETS,
         "Seconds from the first to the last token of a request.",
         "Read together with output tokens; TPOT is the ratio of the two.",
     ),
-    _counter(
+    counter(
         "request_draft_seconds", "seconds", ARM,
         "Drafting seconds attributed to requests: each cycle's, divided by its load.",
         "A large share of decode seconds: the drafter costs too much here; a shorter block or another drafter.",
     ),
-    _counter(
+    counter(
         "request_verify_seconds", "seconds", ARM,
         "Verification seconds attributed to requests: each cycle's, divided by its load.",
         "Divide by output tokens for the target's own price of a token.",
     ),
     # Cycles, counted as they happen.
-    _counter(
+    counter(
         "cycles", "cycles", ("window",),
         "Decode cycles in switchback windows (plain) and outside of them (served).",
         "The plain share is what measuring the baseline costs; it falls as the interval narrows.",
     ),
-    _histogram(
+    histogram(
         "cycle_seconds", ("window",), CYCLE_BUCKETS,
         "Seconds of one decode cycle: draft, allocation, verification, commit; no prefill, no waiting.",
         "A jump at equal load: something else uses the processors, or the machine throttles.",
     ),
-    _counter(
+    counter(
         "emitted_tokens", "tokens", ARM,
         "Tokens that decode cycles emitted; the first token of a request comes from its prefill.",
         "Its rate is the live throughput; over cycles times load it is the tokens per sequence and cycle.",
     ),
-    _counter(
+    counter(
         "proposed_tokens", "tokens", ARM,
         "Tokens that drafters offered.",
         "Zero while a policy is on: the drafter finds nothing to propose in this traffic.",
     ),
-    _counter(
+    counter(
         "verified_tokens", "tokens", ARM,
         "Proposed tokens that the allocation sent through the target.",
         "Far below proposed: the allocation expects the rest not to pay at this load.",
     ),
-    _counter(
+    counter(
         "accepted_tokens", "tokens", ARM,
         "Verified tokens that the target kept.",
         "Accepted over verified is the acceptance; a drop on one route means that its traffic or prompt changed.",
     ),
-    _counter(
+    counter(
         "accepted_at_position", "tokens", ("drafter", "position"),
         "Verified tokens kept, by their position in the block.",
         "With the rejected ones it gives the hazard of each position: where the curve falls, the block should end.",
     ),
-    _counter(
+    counter(
         "rejected_at_position", "blocks", ("drafter", "position"),
         "Blocks whose first rejected token stood at this position.",
         "Mostly position 1: the drafter seldom fits this traffic. Mostly late: longer blocks may pay.",
     ),
-    _counter(
+    counter(
         "draft_seconds", "seconds", ("drafter",),
         "Seconds spent drafting.",
         "Compare with verify seconds: drafting that costs as much as it saves should be off.",
     ),
-    _counter(
+    counter(
         "shadow_seconds", "seconds", (),
         "Seconds of drafting that nobody verifies: drafters scored beside requests, and copies that were not taken.",
         "Under 1 % of the cycles' seconds but for a start and after a change; it is what knowing them costs.",
     ),
-    _counter(
+    counter(
         "shadowed_requests", "requests", ("drafter",),
         "Requests beside which a drafter proposed that did not serve them.",
         "Zero for a drafter that does not serve: nothing new is learned of it.",
     ),
-    _counter(
+    counter(
         "verify_seconds", "seconds", (),
         "Seconds of the target's decode passes and the choice of their tokens.",
         "The floor of every cycle; grows with load and with the tokens verified.",
     ),
-    _counter(
+    counter(
         "prefill_seconds", "seconds", (),
         "Seconds spent on prompts.",
         "A large share: long prompts crowd out decoding; TTFT and TPOT both suffer.",
     ),
-    _counter(
+    counter(
         "prefill_tokens", "tokens", (),
         "Prompt tokens processed.",
         "Over prefill seconds: the speed of prefill.",
     ),
-    _counter(
+    counter(
         "reused_tokens", "tokens", (),
         "Tokens that a sequence found in the KV cache instead of computing them, from a text that began alike.",
         "Low with one long system prompt on every request: what differs stands before it, or the cache is too small.",
     ),
-    _counter(
+    counter(
         "preemptions", "sequences", (),
         "Times that a running sequence gave its KV blocks back and had to be computed again.",
         "Rising: the cache is too small for this load; raise engine.kv_blocks, or lower slots or the context limit.",
     ),
-    _gauge(
+    gauge(
         "running_sequences", "sequences", (),
         "Sequences in the engine's slots.",
         "At the number of slots with requests waiting: the engine is full.",
     ),
-    _gauge(
+    gauge(
         "waiting_requests", "requests", (),
         "Requests that have no slot yet.",
         "Above zero for minutes: add capacity.",
     ),
-    _gauge(
+    gauge(
         "free_kv_blocks", "blocks", (),
         "Blocks of the KV cache that no sequence holds.",
         "Near zero while slots are free: long contexts hold the cache; lower slots or the context limit.",
     ),
     # Policies, read from the snapshot.
-    _gauge(
+    gauge(
         "policy_info", "info", (*ARM, "state", "reason", "version"),
         "Always 1; the labels tell the policy in force for each route and language.",
         "`paceline explain ROUTE --language L` prints its evidence.",
     ),
-    _gauge(
+    gauge(
         "policy_block_length", "tokens", (*CONTEXT, "load"),
         "Block length K of the policy at a load; 0 is plain.",
         "K should fall as load rises; to fix it, `paceline pin`.",
     ),
-    _counter(
+    counter(
         "policy_changes", "changes", (*CONTEXT, "reason"),
         "New versions of a policy.",
         "More than a few an hour: the gain is near zero there; pin it off or raise the margin.",
     ),
-    _gauge(
+    gauge(
         "speedup_ratio", "ratio", CONTEXT,
         "TPOT of measured plain over TPOT as served, at equal load; above 1 is a gain. Absent while unknown.",
         "Read it with its interval; below 1 for long should not happen, file a bug.",
     ),
-    _gauge(
+    gauge(
         "speedup_low_ratio", "ratio", CONTEXT,
         "Lower end of the 95 % interval of paceline_speedup_ratio.",
         "Above 1: the gain is proved.",
     ),
-    _gauge(
+    gauge(
         "speedup_high_ratio", "ratio", CONTEXT,
         "Upper end of the 95 % interval of paceline_speedup_ratio.",
         "Below 1: speculation loses there; `paceline off ROUTE` while you look.",
     ),
-    _gauge(
+    gauge(
         "engine_speedup_ratio", "ratio", (),
         "As paceline_speedup_ratio, over everything that is served: the gain of all that Paceline does.",
         "The one figure for the whole server; read it with its interval. Absent while unknown.",
     ),
-    _gauge(
+    gauge(
         "engine_speedup_low_ratio", "ratio", (),
         "Lower end of the 95 % interval of paceline_engine_speedup_ratio.",
         "Above 1: the gain is proved.",
     ),
-    _gauge(
+    gauge(
         "engine_speedup_high_ratio", "ratio", (),
         "Upper end of the 95 % interval of paceline_engine_speedup_ratio.",
         "Below 1: `paceline off --all` while you look.",
     ),
-    _gauge(
+    gauge(
         "predicted_speedup_ratio", "ratio", (*CONTEXT, "load"),
         "Gain over plain that the cost model predicts for the policy's schedule at a load.",
         "Far from the measured speedup: see paceline_cost_model_error_ratio.",
     ),
-    _gauge(
+    gauge(
         "baseline_cycle_seconds", "seconds", ("load",),
         "Mean seconds of a measured plain cycle at a load; absent for loads that plain windows have not met.",
         "What every gain is compared with; it should rise smoothly with load.",
     ),
-    _gauge(
+    gauge(
         "switchback_share_ratio", "ratio", (),
         "Share of time that plain windows take now.",
         "Starts at 0.02 and falls; if it stays high, traffic is too thin or too mixed to narrow the interval.",
     ),
-    _counter(
+    counter(
         "window_tokens", "tokens", ("window",),
         "Tokens emitted inside measured windows, the first cycle after each switch left out.",
         "Over paceline_window_seconds_total: tokens per busy second, tuned and plain.",
     ),
-    _counter(
+    counter(
         "window_seconds", "seconds", ("window",),
         "Busy seconds inside measured windows, the first cycle after each switch left out.",
         "See paceline_window_tokens_total.",
     ),
-    _gauge(
+    gauge(
         "cost_model_error_ratio", "ratio", (),
         "Median absolute relative error of the seconds predicted for cycles before the model learned from them.",
         "Above 0.1 for long: decisions lean on a wrong cost; look for other work on the machine.",
     ),
-    _counter(
+    counter(
         "changes_found", "changes", ("kind",),
         "Alarms that acceptance, the cost of a cycle or a version is not as it was: what was learned is dropped.",
         "After a rollout: as it should be. Every few minutes: traffic swings, or other work takes the processors.",
     ),
-    _gauge(
+    gauge(
         "safety_budget_seconds", "seconds", (),
         "Engine seconds that speculation may still lose against plain before only proven arms go on, then none.",
         "Falling: predictions are too hopeful, see paceline_cost_model_error_ratio.",
     ),
-    _gauge(
+    gauge(
         "safety_budget_cap_seconds", "seconds", (),
         "Most that the safety budget can hold: 1 % of the plain work of 500 requests.",
         "See paceline_safety_budget_seconds.",
     ),
-    _gauge(
+    gauge(
         "safety_hold", "boolean", (),
         "1 while the safety budget is spent, so that nothing but pins speculates.",
         "It opens by itself as plain cycles fill the budget again.",
     ),
-    _counter(
+    counter(
         "safety_holds", "changes", (),
         "Times that the safety budget was spent.",
         "Often: speculation hardly pays on this machine at this load; raise tuner.margin.",
     ),
-    _gauge(
+    gauge(
         "guardrail_held", "boolean", ("route", "check"),
         "1 while a guardrail holds a route plain, or lets only a share of its requests try again; * is every route.",
         "`paceline explain ROUTE --language L` tells what was measured.",
     ),
-    _counter(
+    counter(
         "guardrail_trips", "changes", ("route", "check"),
         "Times that a guardrail held a route plain.",
         "Again and again: speculation breaks an objective there; `paceline off ROUTE`, or a looser objective.",
     ),
-    _gauge(
+    gauge(
         "linear_floor_ratio", "ratio", (),
         "Seconds of the target's linear layers alone over a measured plain cycle, both at load 1; 1 is perfect.",
         "Low: attention, sampling or Python eat the cycle; check threads and neighbours on the machine.",
     ),
-    _gauge(
+    gauge(
         "pins", "pins", (),
         "Pins in force.",
         "Forgotten pins stop the learning; `paceline status` lists them with their expiry.",
     ),
-    _gauge(
+    gauge(
         "pin_expiry_timestamp_seconds", "seconds", CONTEXT,
         "Unix time at which a pin ends; language * is every language of the route.",
         "Renew it or let it end.",
     ),
-    _gauge(
+    gauge(
         "kill_switch_active", "boolean", ("route",),
         "1 while speculation is killed for a route; route * is everywhere.",
         "After the incident, `paceline on`.",
     ),
-    _gauge(
+    gauge(
         "snapshot_timestamp_seconds", "seconds", (),
         "Unix time at which the policy snapshot in force was published.",
         "Old while traffic flows: the tuner is stuck; serving goes on with the last policy. Restart when it suits.",
     ),
     # Health.
-    _gauge(
+    gauge(
         "store_up", "boolean", (),
         "1 while the SQL store takes writes.",
         "0: repair the database. Serving goes on; what does not fit the queue is dropped and counted.",
     ),
-    _counter(
+    counter(
         "recorder_dropped", "events", (),
         "Rows that the recorder dropped before they reached the store.",
         "Rising: the store is down or too slow.",
     ),
-    _counter(
+    counter(
         "telemetry_dropped", "events", (),
         "Events that the bounded telemetry queue dropped.",
         "Rising: the tuner cannot keep up; the engine is not slowed. Give the control process a core.",
     ),
-    _gauge(
+    gauge(
         "engine_up", "boolean", (),
         "1 while the engine process answers.",
         "0: requests fail. Read the log and restart the service.",
     ),
-    _gauge(
+    gauge(
         "engine_info", "info", ("model", "dtype", "device"),
         "Always 1; what the engine serves and on what.",
         "Compare replicas.",
     ),
-    _gauge(
+    gauge(
         "build_info", "info", ("version", "python"),
         "Always 1; the version that runs.",
         "Compare replicas after a rollout.",
     ),
 )  # fmt: skip
-
-METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in _TABLE})
-"""Every metric by its full name."""
