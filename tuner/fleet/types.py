@@ -195,7 +195,8 @@ class End(StrEnum):
 class DraftCounts:
     """What an answer says of its own drafting."""
 
-    drafted: int
+    drafted: int | None
+    """None where the engine reckons it from its launch setting in place of counting, as SGLang does."""
     accepted: int
     """Without bonus tokens."""
     cycles: int | None = None
