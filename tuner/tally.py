@@ -23,6 +23,7 @@ class Histogram:
     __slots__ = ("_bounds", "_counts", "_sum")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
+        """`bounds` rise; what lies above the last is counted too."""
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
@@ -33,7 +34,7 @@ class Histogram:
 
     def cumulative(self) -> tuple[list[tuple[str, float]], float]:
         """([(upper bound, values at or below it)], sum), +Inf last."""
-        return cumulated(zip((*self._bounds, math.inf), self._counts, strict=True)), self._sum
+        return cumulated(dict(zip((*self._bounds, math.inf), self._counts, strict=True))), self._sum
 
     def copy(self) -> "Histogram":
         twin = Histogram(self._bounds)
@@ -92,10 +93,10 @@ class Tally:
         return made
 
 
-def cumulated(counts: Iterable[tuple[float, int]]) -> list[tuple[str, float]]:
-    """Buckets of a histogram from (upper bound, values in it) in rising order, the last bound infinite."""
+def cumulated(counts: Mapping[float, int]) -> list[tuple[str, float]]:
+    """[(upper bound, values at or below it)], +Inf last, of the values in each bucket."""
     buckets, total = [], 0
-    for bound, count in counts:
+    for bound, count in sorted({math.inf: 0, **counts}.items()):
         total += count
         buckets.append(("+Inf" if bound == math.inf else str(bound), float(total)))
     return buckets

@@ -24,15 +24,20 @@ from tests.tuner.telemetry_examples import (
     sequence,
     snapshot,
 )
-from tuner.metric_table import METRICS, Kind
+from tuner.metric_table import FLEET_METRICS, METRICS, NEEDS_OWN_ENGINE, NEEDS_PLUGIN, Kind
 from tuner.metrics import Gauges, Metrics
 from tuner.snapshot import KillSwitch, PolicySnapshot
 
 LABEL_SETS = {
     "route", "language", "drafter", "outcome", "reason", "window", "position", "length_bucket", "load",
     "state", "version", "model", "dtype", "device", "python", "check", "kind",
+    "upstream", "lane", "end", "source", "engine", "block_length", "lever", "effect",
 }  # fmt: skip
-UNITS = {"seconds", "ratio", "tokens", "requests", "cycles", "blocks", "sequences", "changes", "pins", "events", "info"}
+UNITS = {
+    "seconds", "ratio", "tokens", "requests", "cycles", "blocks", "sequences", "changes", "pins", "events", "info",
+    "exchanges", "steps", "boolean",
+}  # fmt: skip
+EVERY = {**METRICS, **FLEET_METRICS}
 
 
 def make_metrics(language_limit: int = 20) -> Metrics:
@@ -334,13 +339,13 @@ def test_positions_add_up_to_the_tokens_accepted_and_blocks_rejected(parts: list
     assert total("emitted_tokens_total") == total("accepted_tokens_total") + len(parts)
 
 
-@pytest.mark.parametrize("name", sorted(METRICS))
-def test_the_table_keeps_the_conventions(name: str) -> None:
-    metric = METRICS[name]
+@pytest.mark.parametrize("name", sorted(EVERY))
+def test_the_tables_keep_the_conventions(name: str) -> None:
+    metric = EVERY[name]
     assert re.fullmatch(r"paceline_[a-z]+(_[a-z]+)*", name)
     assert name.endswith("_total") == (metric.kind is Kind.COUNTER)
     assert set(metric.labels) <= LABEL_SETS
-    assert metric.unit in UNITS | {"boolean"}
+    assert metric.unit in UNITS
     if metric.unit in ("seconds", "ratio", "info"):
         assert name.removesuffix("_total").endswith(f"_{metric.unit}")
     assert metric.buckets == tuple(sorted(set(metric.buckets)))
@@ -348,6 +353,12 @@ def test_the_table_keeps_the_conventions(name: str) -> None:
     for sentence in (metric.meaning, metric.action):
         assert sentence.endswith("."), sentence
         assert "\n" not in sentence
+
+
+def test_a_name_stands_in_one_table_and_what_a_sidecar_lacks_is_a_servers() -> None:
+    assert len(EVERY) == len(METRICS) + len(FLEET_METRICS)
+    assert set(METRICS) > NEEDS_OWN_ENGINE | NEEDS_PLUGIN
+    assert not NEEDS_OWN_ENGINE & NEEDS_PLUGIN
 
 
 def test_every_metric_of_the_table_gets_a_sample_and_nothing_else_does() -> None:

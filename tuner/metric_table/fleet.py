@@ -58,10 +58,31 @@ FLEET = (
         "Readings of an upstream's metrics that failed or had no counts, and generations that ended without theirs.",
         "metrics: launch the upstream with its metrics on. answer: let Paceline ask for usage, with mode advise.",
     ),
+    # vLLM's plug-in, by its own word.
+    counter(
+        "plugin_steps", "steps", ("upstream",),
+        "Steps of vLLM's scheduler that its plug-in saw.",
+        "See paceline_plugin_seconds_total.",
+    ),
+    counter(
+        "plugin_seconds", "seconds", ("upstream",),
+        "Seconds that the plug-in added to the steps of vLLM's scheduler.",
+        "Over paceline_plugin_steps_total: what steering costs a step; above 1 ms, file a bug.",
+    ),
+    counter(
+        "plugin_faults", "events", ("upstream",),
+        "Faults of the plug-in itself; vLLM went on as it does without it.",
+        "Should stay 0. vLLM's log tells the first one; file a bug.",
+    ),
     counter(
         "plugin_reports_dropped", "events", ("upstream",),
-        "Reports of vLLM's plug-in that were dropped because nobody took them in time.",
+        "Reports of the plug-in that were dropped because nobody took them in time.",
         "Rising: the tuner cannot keep up; vLLM is not slowed. Give the control process a core.",
+    ),
+    counter(
+        "plugin_unread_words", "requests", ("upstream",),
+        "Requests whose word for the plug-in could not be read; they were served as those that come without one.",
+        "Rising: the plug-in is of another version; write it anew with `paceline plugin vllm`, and restart vLLM.",
     ),
     # The present.
     gauge(
@@ -78,6 +99,11 @@ FLEET = (
         "upstream_in_flight", "requests", ("upstream",),
         "Requests in progress at an upstream.",
         "Uneven between replicas: sessions hold on to where their prefix is cached.",
+    ),
+    gauge(
+        "plugin_steered", "boolean", ("upstream",),
+        "1 while every plug-in of an upstream steers by a policy; absent where none has ever come.",
+        "0: its policy is too old, or it is gone; blocks are as vLLM was launched. See both logs.",
     ),
     gauge(
         "upstream_info", "info", ("upstream", "engine", "version", "model", "drafter", "block_length"),
