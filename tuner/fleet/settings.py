@@ -20,6 +20,9 @@ class UpstreamSettings(Group):
     block_length: BlockLength | None = None
     """The most tokens that it was launched to propose in a cycle; without it what its metrics tell."""
 
+    aliases: dict[Text, "AliasSettings"] = Field(default_factory=dict)
+    """By model, those of a llama.cpp router that are the same model with other settings of speculation."""
+
     @field_validator("url")
     @classmethod
     def _is_a_server(cls, value: str) -> str:
