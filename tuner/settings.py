@@ -23,7 +23,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from policies.quoting import listed
 from policies.types import PLAIN, Mode
-from tuner.fleet.settings import FleetSettings, UpstreamSettings
+from tuner.fleet.settings import AliasSettings, FleetSettings, UpstreamSettings
 from tuner.setting_types import BlockLength, DrafterName, Drafters, Group, Port, RouteMode, RouteName, Text, parted
 
 ENV_PREFIX = "PACELINE_"
@@ -381,7 +381,7 @@ class SettingRow:
     """One row of the table of settings."""
 
     name: str
-    """``group.key``; `<ROUTE>` and `<NAME>` stand for the names of a route and of an upstream."""
+    """``group.key``; `<ROUTE>`, `<NAME>` and `<MODEL>` stand for names of a route, an upstream, a model."""
     env: str
     default: str
     help: str
@@ -398,6 +398,8 @@ def _rows(group: type[BaseModel], path: tuple[str, ...]) -> Iterator[SettingRow]
             yield from _rows(RouteSettings, ("routes", "<ROUTE>"))
         elif key == "upstreams":
             yield from _rows(UpstreamSettings, (*path, key, "<NAME>"))
+        elif key == "aliases":
+            yield from _rows(AliasSettings, (*path, key, "<MODEL>"))
         elif key == "default_arm":
             yield from _rows(DefaultArm, (*path, key))
         elif key == "knobs":

@@ -210,6 +210,8 @@ def _generic(path: list[str]) -> str:
         path = ["routes", "<ROUTE>", *path[2:]]
     elif path[:2] == ["fleet", "upstreams"]:
         path = ["fleet", "upstreams", "<NAME>", *path[3:]]
+        if path[3:4] == ["aliases"]:
+            path = [*path[:4], "<MODEL>", *path[5:]]
     return ".".join(path)
 
 

@@ -9,6 +9,28 @@ from policies.types import PLAIN, Mode
 from tuner.setting_types import BlockLength, DrafterName, Group, Port, RouteMode, RouteName, Text
 
 
+def _together(drafter: str, block_length: int) -> None:
+    if (drafter == PLAIN) != (block_length == 0):
+        raise ValueError(
+            f"drafter is {drafter!r} and block_length is {block_length}: drafter {PLAIN!r} goes with 0 "
+            "and every other drafter with 1 or more"
+        )
+
+
+class AliasSettings(Group):
+    """A model of a router that differs from its others in speculation only."""
+
+    drafter: DrafterName = PLAIN
+    """What it drafts with, by the name that pins and policies shall have for it; none: it decodes plain."""
+    block_length: BlockLength = 0
+    """The most tokens that it proposes in a cycle."""
+
+    @model_validator(mode="after")
+    def _drafter_with_length(self) -> Self:
+        _together(self.drafter, self.block_length)
+        return self
+
+
 class UpstreamSettings(Group):
     """One upstream."""
 
@@ -20,7 +42,7 @@ class UpstreamSettings(Group):
     block_length: BlockLength | None = None
     """The most tokens that it was launched to propose in a cycle; without it what its metrics tell."""
 
-    aliases: dict[Text, "AliasSettings"] = Field(default_factory=dict)
+    aliases: dict[Text, AliasSettings] = Field(default_factory=dict)
     """By model, those of a llama.cpp router that are the same model with other settings of speculation."""
 
     @field_validator("url")
@@ -37,15 +59,8 @@ class UpstreamSettings(Group):
 
     @model_validator(mode="after")
     def _drafter_with_length(self) -> Self:
-        if (
-            self.block_length is not None
-            and self.drafter is not None
-            and ((self.drafter == PLAIN) != (self.block_length == 0))
-        ):
-            raise ValueError(
-                f"drafter is {self.drafter!r} and block_length is {self.block_length}: drafter {PLAIN!r} goes with 0 "
-                "and every other drafter with 1 or more"
-            )
+        if self.block_length is not None and self.drafter is not None:
+            _together(self.drafter, self.block_length)
         return self
 
 
