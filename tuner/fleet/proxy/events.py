@@ -1,0 +1,116 @@
+"""The events of a stream: the last one that tells counts, and the one of usage that a client did not ask for.
+
+Nothing is parsed while a stream runs: a piece is looked through for the names of the counts, and the event that had
+them last is parsed when the stream has ended.
+"""
+
+import json
+from typing import Any
+
+_TELLING = (b'"usage"', b'"timings"', b'"meta_info"')
+_DATA = b"data:"
+_MAX_EVENT = 1024 * 1024
+"""A longer event is passed on as any other, and teaches nothing."""
+
+
+class Events:
+    """Follows the content of one stream."""
+
+    __slots__ = ("_begun", "_telling", "_too_long")
+
+    def __init__(self) -> None:
+        self._begun = b""
+        """An event whose end has not come."""
+        self._telling = b""
+        self._too_long = False
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether no event is begun."""
+        return not self._begun and not self._too_long
+
+    def follow(self, piece: bytes) -> None:
+        """`piece` of the content was passed on as it is."""
+        if self._begun or self._too_long:
+            piece = self._joined(piece)
+        end = _last_end(piece)
+        if end != len(piece):
+            self._begun = piece[end:]
+            piece = piece[:end]
+            if len(self._begun) > _MAX_EVENT:
+                self._begun, self._too_long = b"", True
+        if piece and any(name in piece for name in _TELLING):
+            self._telling = piece
+
+    def strip(self, piece: bytes) -> bytes:
+        """What may be passed on of `piece` and of what was held of those before: whole events, without that of
+        nothing but usage."""
+        passed_on = b"" if self._too_long else self._begun
+        self.follow(piece)
+        whole = passed_on + piece
+        if self._too_long:
+            return whole
+        whole = whole[: len(whole) - len(self._begun)]
+        if b'"usage"' not in whole:
+            return whole
+        return b"".join(event for event in _split(whole) if not _only_usage(event))
+
+    def rest(self) -> bytes:
+        """What `strip` holds at the stream's end."""
+        rest, self._begun = self._begun, b""
+        return rest
+
+    def told(self) -> dict[str, Any]:
+        """The members of the last event that tells counts; of several in a piece the last one. Empty for none."""
+        for line in reversed(self._telling.splitlines()):
+            if line.startswith(_DATA) and any(name in line for name in _TELLING):
+                found = _parsed(line)
+                if found:
+                    return found
+        return {}
+
+    def _joined(self, piece: bytes) -> bytes:
+        if not self._too_long:
+            piece, self._begun = self._begun + piece, b""
+            return piece
+        end = _first_end(piece)  # the overlong event ends here, or goes on
+        self._too_long = not end
+        return piece[end:] if end else b""
+
+
+def _last_end(piece: bytes) -> int:
+    """Behind the last whole event; both ends of lines are in use (vLLM has the one, sse-starlette the other)."""
+    if piece.endswith((b"\n\n", b"\r\n\r\n")):
+        return len(piece)
+    one, other = piece.rfind(b"\n\n"), piece.rfind(b"\r\n\r\n")
+    return max(one + 2 if one >= 0 else 0, other + 4 if other >= 0 else 0)
+
+
+def _first_end(piece: bytes) -> int:
+    ends = [at + len(end) for end in (b"\n\n", b"\r\n\r\n") if (at := piece.find(end)) >= 0]
+    return min(ends, default=0)
+
+
+def _split(whole: bytes) -> list[bytes]:
+    events = []
+    while whole:
+        end = _first_end(whole) or len(whole)
+        events.append(whole[:end])
+        whole = whole[end:]
+    return events
+
+
+def _only_usage(event: bytes) -> bool:
+    """Whether `event` is the chunk that ``stream_options.include_usage`` brings: no choices, and a usage."""
+    if not event.startswith(_DATA) or b'"usage"' not in event:
+        return False
+    found = _parsed(event)
+    return found.get("choices") == [] and isinstance(found.get("usage"), dict)
+
+
+def _parsed(event: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(event[len(_DATA) :])
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
