@@ -1,0 +1,82 @@
+"""What a chooser reads of a request: its context, its length, what it asks of the answer. Nothing of it is kept."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from policies.language_detection import LanguageDetector
+from policies.languages import LANGUAGES
+from policies.types import OTHER_ROUTE, UNDETERMINED
+from tuner.fleet.pools.snapshot import FleetSnapshot
+from tuner.fleet.types import Asked
+
+BYTES_A_TOKEN = 4.0
+"""Of a body, roughly; only prices of prefixes rest on it."""
+_LONGEST_TAG = 35
+"""Characters of a language tag that are looked at."""
+
+
+class Turn(NamedTuple):
+    """One message of a conversation, as `LanguageDetector` reads them."""
+
+    role: str
+    content: str
+
+
+def route_of(asked: Asked, snapshot: FleetSnapshot) -> str:
+    """The route that is asked for, if it is one of the configured ones."""
+    return asked.route if asked.route in snapshot.routes and asked.route is not None else OTHER_ROUTE
+
+
+def language_of(asked: Asked, detector: LanguageDetector) -> str:
+    """By the header; else by what the last user turn, or the prompt, is written in."""
+    if asked.language is not None:
+        subtag = asked.language[:_LONGEST_TAG].strip().lower().partition("-")[0]
+        if subtag in LANGUAGES:
+            return subtag
+    if asked.body is None:
+        return UNDETERMINED
+    messages = asked.body.get("messages")
+    if isinstance(messages, list):
+        turns = [turn for message in messages if (turn := _turn(message)) is not None]
+        return detector.detect_chat(turns) if turns else UNDETERMINED
+    prompt = asked.body.get("prompt")
+    if isinstance(prompt, list):
+        prompt = next((text for text in prompt if isinstance(text, str)), None)
+    return detector.detect(prompt) if isinstance(prompt, str) else UNDETERMINED
+
+
+def model_of(asked: Asked, snapshot: FleetSnapshot) -> str:
+    """The model that is asked for, if an upstream lists it: adapters are models, and have an acceptance of their own."""
+    wanted = asked.body.get("model") if asked.body is not None else None
+    known = isinstance(wanted, str) and any(wanted in lane.models for lane in snapshot.lanes)
+    return wanted if known and isinstance(wanted, str) else snapshot.model
+
+
+def most_tokens(body: Mapping[str, Any]) -> float | None:
+    """What the client lets the answer have at most; None where it does not say."""
+    for name in ("max_completion_tokens", "max_tokens"):
+        value = body.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return float(value)
+    return None
+
+
+def usage_edit(body: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
+    """The member that makes a stream tell its usage; None where it does anyway, or is no stream."""
+    options = body.get("stream_options")
+    options = dict(options) if isinstance(options, Mapping) else {}
+    if body.get("stream") is not True or options.get("include_usage") is True:
+        return None
+    return "stream_options", {**options, "include_usage": True}
+
+
+def _turn(message: object) -> Turn | None:
+    if not isinstance(message, Mapping):
+        return None
+    content = message.get("content")
+    if isinstance(content, list):
+        parts = [part.get("text") for part in content if isinstance(part, Mapping)]
+        content = "\n".join(text for text in parts if isinstance(text, str))
+    if not isinstance(content, str):
+        return None
+    return Turn(str(message.get("role", "")), content)
