@@ -2,7 +2,12 @@
 
 from pathlib import Path
 
-from dashboards.serving import serving_json
+from dashboards.drawing import board_json
+from dashboards.fleet import FLEET
+from dashboards.serving import SERVING
+
+BOARDS = (SERVING, FLEET)
 
 if __name__ == "__main__":
-    (Path(__file__).parent / "paceline.json").write_text(serving_json(), encoding="utf-8")
+    for board in BOARDS:
+        (Path(__file__).parent / board.file).write_text(board_json(board), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The values a dashboard is written in: panels, queries, and the few shapes of PromQL that they use.
+"""The values a dashboard is written in: boards, panels, queries, and the few shapes of PromQL that they use.
 
 Counters are read with `rate` over ``$__rate_interval``, so that a restart or another time range changes nothing;
 only shares over the whole range use ``$__range``. A ratio's denominator is filtered to be above zero: no traffic is
@@ -53,6 +53,35 @@ class Panel:
 class Row:
     title: str
     panels: tuple[Panel, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """What its reader may choose; every value is chosen at first."""
+
+    name: str
+    label: str
+    query: str
+    """``label_values(...)``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """One dashboard."""
+
+    file: str
+    """Beside this module."""
+    title: str
+    uid: str
+    description: str
+    variables: tuple[Variable, ...]
+    """Besides the data source."""
+    rows: tuple[Row, ...]
+
+    @property
+    def panels(self) -> tuple[Panel, ...]:
+        """In their order."""
+        return tuple(panel for row in self.rows for panel in row.panels)
 
 
 def rate(metric: str, by: str = "", where: str = ROUTES) -> str:

@@ -8,22 +8,63 @@ _REJECTED_AT = over_range("paceline_rejected_at_position_total", "drafter, posit
 _KEPT = f"({_ACCEPTED_AT} or 0 * {_REJECTED_AT})"
 _REJECTED = f"({_REJECTED_AT} or 0 * {_ACCEPTED_AT})"
 
+SPEEDUP = Panel(
+    "Speedup against measured plain",
+    "TPOT of measured plain over TPOT as served, at equal load, with its 95 % interval. The line is 1.0: "
+    "an interval above it is a proved gain, one below it a loss. Absent while unknown.",
+    "suffix:x",
+    (
+        Query(f"avg by (route, language) (paceline_speedup_ratio{ROUTES})", "{{route}} {{language}}"),
+        Query(f"avg by (route, language) (paceline_speedup_low_ratio{ROUTES})", "{{route}} {{language}} low"),
+        Query(f"avg by (route, language) (paceline_speedup_high_ratio{ROUTES})", "{{route}} {{language}} high"),
+    ),
+    width=12,
+    threshold=1.0,
+)
+
+WHOLE_GAIN = Panel(
+    "Gain of everything",
+    "TPOT of measured plain over TPOT as served, at equal load, over all requests, with its 95 % interval.",
+    "suffix:x",
+    (
+        Query(f"avg (paceline_engine_speedup_ratio{INSTANCES})", "measured"),
+        Query(f"avg (paceline_engine_speedup_low_ratio{INSTANCES})", "low"),
+        Query(f"avg (paceline_engine_speedup_high_ratio{INSTANCES})", "high"),
+    ),
+    width=12,
+    threshold=1.0,
+)
+
+POLICIES = Panel(
+    "Policies in force",
+    "Drafter, state and reason for each route and language, with the measured gain. "
+    "`paceline explain ROUTE --language L` prints the evidence.",
+    "short",
+    (
+        Query(f"max by (route, language, drafter, state, reason, version) (paceline_policy_info{ROUTES})", ""),
+        Query(f"avg by (route, language) (paceline_speedup_ratio{ROUTES})", ""),
+        Query(f"avg by (route, language) (paceline_speedup_low_ratio{ROUTES})", ""),
+        Query(f"avg by (route, language) (paceline_speedup_high_ratio{ROUTES})", ""),
+    ),
+    Form.TABLE,
+    width=16,
+    columns={
+        "route": "Route",
+        "language": "Language",
+        "drafter": "Drafter",
+        "state": "State",
+        "reason": "Reason",
+        "version": "Version",
+        "Value #B": "Speedup",
+        "Value #C": "Low",
+        "Value #D": "High",
+    },
+)
+
 GAIN = Row(
     "Speculation",
     (
-        Panel(
-            "Speedup against measured plain",
-            "TPOT of measured plain over TPOT as served, at equal load, with its 95 % interval. The line is 1.0: "
-            "an interval above it is a proved gain, one below it a loss. Absent while unknown.",
-            "suffix:x",
-            (
-                Query(f"avg by (route, language) (paceline_speedup_ratio{ROUTES})", "{{route}} {{language}}"),
-                Query(f"avg by (route, language) (paceline_speedup_low_ratio{ROUTES})", "{{route}} {{language}} low"),
-                Query(f"avg by (route, language) (paceline_speedup_high_ratio{ROUTES})", "{{route}} {{language}} high"),
-            ),
-            width=12,
-            threshold=1.0,
-        ),
+        SPEEDUP,
         Panel(
             "Acceptance",
             "Accepted over verified tokens, by route and language. A drop means that traffic, prompt or model changed.",
@@ -39,18 +80,7 @@ GAIN = Row(
             ),
             width=12,
         ),
-        Panel(
-            "Gain of everything",
-            "TPOT of measured plain over TPOT as served, at equal load, over all requests, with its 95 % interval.",
-            "suffix:x",
-            (
-                Query(f"avg (paceline_engine_speedup_ratio{INSTANCES})", "measured"),
-                Query(f"avg (paceline_engine_speedup_low_ratio{INSTANCES})", "low"),
-                Query(f"avg (paceline_engine_speedup_high_ratio{INSTANCES})", "high"),
-            ),
-            width=12,
-            threshold=1.0,
-        ),
+        WHOLE_GAIN,
         Panel(
             "Shadows",
             "Requests per second beside which a drafter proposed that did not serve, and the share of the cycles' time "
@@ -232,31 +262,7 @@ CYCLES = Row(
 DECISIONS = Row(
     "Policies",
     (
-        Panel(
-            "Policies in force",
-            "Drafter, state and reason for each route and language, with the measured gain. "
-            "`paceline explain ROUTE --language L` prints the evidence.",
-            "short",
-            (
-                Query(f"max by (route, language, drafter, state, reason, version) (paceline_policy_info{ROUTES})", ""),
-                Query(f"avg by (route, language) (paceline_speedup_ratio{ROUTES})", ""),
-                Query(f"avg by (route, language) (paceline_speedup_low_ratio{ROUTES})", ""),
-                Query(f"avg by (route, language) (paceline_speedup_high_ratio{ROUTES})", ""),
-            ),
-            Form.TABLE,
-            width=16,
-            columns={
-                "route": "Route",
-                "language": "Language",
-                "drafter": "Drafter",
-                "state": "State",
-                "reason": "Reason",
-                "version": "Version",
-                "Value #B": "Speedup",
-                "Value #C": "Low",
-                "Value #D": "High",
-            },
-        ),
+        POLICIES,
         Panel(
             "Policy changes",
             "New policy versions per hour, by reason. More than a few an hour: the gain is near zero there.",

@@ -43,7 +43,7 @@ from tuner.bench.tuner_speed import (
     SEQUENCES,
 )
 from tuner.cli import app as command_line
-from tuner.metrics import METRICS
+from tuner.metric_table import FLEET_METRICS, METRICS, NEEDS_OWN_ENGINE, NEEDS_PLUGIN, Metric
 from tuner.settings import Settings, setting_rows
 from tuner.settings_loader import OTHER_VARIABLES
 from tuner.tune.knobs import KNOBS, PER_ROUTE
@@ -117,12 +117,22 @@ DATA_PATHS = {
 
 
 def metrics_table() -> str:
-    """Every metric with its labels, its meaning and what to do about it."""
-    rows = [
-        (f"`{metric.name}`", metric.kind, ", ".join(metric.labels), metric.meaning, metric.action)
-        for metric in METRICS.values()
-    ]
-    return markdown(("Metric", "Type", "Labels", "Meaning", "What to do about it"), rows)
+    """Every metric of a server with its labels, its meaning, what to do about it, and whether a sidecar has it."""
+    sidecar = dict.fromkeys(NEEDS_OWN_ENGINE, "no") | dict.fromkeys(NEEDS_PLUGIN, "plug-in")
+    rows = [(*_metric_cells(metric), sidecar.get(metric.name, "yes")) for metric in METRICS.values()]
+    return markdown((*_METRIC_COLUMNS, "Sidecar"), rows)
+
+
+def fleet_metrics_table() -> str:
+    """Every metric that only a sidecar has."""
+    return markdown(_METRIC_COLUMNS, [_metric_cells(metric) for metric in FLEET_METRICS.values()])
+
+
+_METRIC_COLUMNS = ("Metric", "Type", "Labels", "Meaning", "What to do about it")
+
+
+def _metric_cells(metric: Metric) -> tuple[str, ...]:
+    return f"`{metric.name}`", metric.kind, ", ".join(metric.labels), metric.meaning, metric.action
 
 
 def settings_table() -> str:
@@ -601,6 +611,7 @@ TABLES: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "settings": settings_table,
         "variables": variables_table,
         "metrics": metrics_table,
+        "fleet": fleet_metrics_table,
         "reasons": reasons_table,
     },
 }

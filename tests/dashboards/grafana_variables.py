@@ -5,6 +5,7 @@ VALUES = {
     "$__range": "60s",
     "$job": ".+",
     "$instance": ".+",
+    "$upstream": ".+",
     "$route": ".+",
 }
 

@@ -1,30 +1,26 @@
 """Every panel of the serving dashboard answers in a real Prometheus that scrapes a real endpoint."""
 
-import math
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
 
-from dashboards.panel import Form, Panel
-from dashboards.serving import panels
+from dashboards.serving import SERVING
 from policies.stats import FinishReason
 from policies.types import PLAIN_ARM
 from tests.dashboards.grafana_variables import substitute
-from tests.dashboards.prometheus_process import Prometheus, running_prometheus, until
+from tests.dashboards.prometheus_process import Prometheus, until
+from tests.dashboards.scraped_endpoint import ANSWER_SECONDS, answer, finite, scraping
 from tests.tuner.telemetry_examples import GAUGES, INFO, NOW, ROUTES, cycle, pin, policy, request, sequence, snapshot
-from tuner.metrics import CONTENT_TYPE, Metrics
+from tuner.metrics import Metrics
 from tuner.snapshot import PolicySnapshot, Throughput
 from tuner.telemetry import TelemetryQueue
 
 pytestmark = [pytest.mark.binary("prometheus"), pytest.mark.timeout(180)]
 
-PANELS = {panel.title: panel for _, panel in panels()}
-ANSWER_SECONDS = 60.0
+PANELS = {panel.title: panel for panel in SERVING.panels}
 
 
 class Traffic:
@@ -62,43 +58,8 @@ class Traffic:
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    traffic = Traffic()
-
-    class Endpoint(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = traffic.scrape()
-            self.send_response(200)
-            self.send_header("Content-Type", CONTENT_TYPE)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Nothing: Prometheus asks every second."""
-
-    endpoint = ThreadingHTTPServer(("127.0.0.1", 0), Endpoint)
-    thread = threading.Thread(target=endpoint.serve_forever, name="metrics endpoint")
-    thread.start()
-    try:
-        with running_prometheus(tmp_path_factory.mktemp("prometheus"), endpoint.server_port) as server:
-            yield server
-    finally:
-        endpoint.shutdown()
-        endpoint.server_close()
-        thread.join()
-
-
-def finite(series: list[dict[str, Any]]) -> list[float]:
-    """Every number of an answer that a chart could draw."""
-    texts = [text for one in series for _, text in one.get("values", [one["value"]] if "value" in one else [])]
-    return [number for number in map(float, texts) if math.isfinite(number)]
-
-
-def answer(server: Prometheus, panel: Panel, expr: str) -> list[float] | None:
-    """As Grafana asks for this panel; None while there is nothing to draw."""
-    query = substitute(expr)
-    lines = panel.form in (Form.LINES, Form.STACKED)
-    return finite(server.query_range(query, 60) if lines else server.query(query)) or None
+    with scraping(Traffic().scrape, tmp_path_factory.mktemp("prometheus")) as server:
+        yield server
 
 
 @pytest.mark.parametrize("title", PANELS)

@@ -323,7 +323,7 @@ SERVING = (
     ),
     gauge(
         "engine_up", "boolean", (),
-        "1 while the engine process answers.",
+        "1 while the engine process answers; of a sidecar, while requests are sent to any upstream.",
         "0: requests fail. Read the log and restart the service.",
     ),
     gauge(

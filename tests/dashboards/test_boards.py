@@ -1,4 +1,4 @@
-"""The serving dashboard against the table of metrics: every query parses, and asks for what exists."""
+"""The dashboards against the tables of metrics: every query parses, and asks for what exists."""
 
 import json
 import re
@@ -12,14 +12,19 @@ import pytest
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 import dashboards
-from dashboards.panel import Form, Panel, Query
-from dashboards.serving import panels, serving_json
-from tests.dashboards.grafana_variables import substitute
-from tuner.metrics import METRICS, Kind
+from dashboards.__main__ import BOARDS
+from dashboards.drawing import board_json
+from dashboards.fleet import FLEET
+from dashboards.panel import Board, Form, Panel, Query
+from dashboards.serving import SERVING
+from tests.dashboards.grafana_variables import VALUES, substitute
+from tuner.metric_table import NEEDS_OWN_ENGINE
+from tuner.metrics import FLEET_METRICS, METRICS, Kind
 
-COMMITTED = Path(dashboards.__file__).parent / "paceline.json"
+FOLDER = Path(dashboards.__file__).parent
+TABLE = {**METRICS, **FLEET_METRICS}
 SCRAPE_LABELS = {"job", "instance", "le"}
-PANELS = {panel.title: panel for _, panel in panels()}
+each_board = pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.uid)
 
 
 def nodes(query: str) -> list[Any]:
@@ -42,7 +47,7 @@ def selectors(query: str) -> Iterator[tuple[Any, bool]]:
 def metric_of(series: str) -> str:
     """The table's name of a series: a histogram's without its suffix."""
     stem = re.sub(r"_(bucket|sum|count)$", "", series)
-    return stem if stem in METRICS and METRICS[stem].kind is Kind.HISTOGRAM else series
+    return stem if stem in TABLE and TABLE[stem].kind is Kind.HISTOGRAM else series
 
 
 def problems(panel: Panel) -> list[str]:
@@ -53,7 +58,7 @@ def problems(panel: Panel) -> list[str]:
     for query in panel.queries:
         available = set(SCRAPE_LABELS)
         for selector, ranged in selectors(query.expr):
-            metric = METRICS.get(metric_of(selector.name))
+            metric = TABLE.get(metric_of(selector.name))
             if metric is None:
                 found.append(f"{panel.title}: {selector.name} does not exist")
                 continue
@@ -75,19 +80,29 @@ def problems(panel: Panel) -> list[str]:
     return found
 
 
-def test_the_committed_dashboard_is_the_one_that_the_code_makes() -> None:
-    assert COMMITTED.read_text(encoding="utf-8") == serving_json(), "run `make docs` and commit the result"
+def charted(board: Board) -> set[str]:
+    """The metrics that a board asks for."""
+    queries = [query for panel in board.panels for query in panel.queries]
+    return {metric_of(selector.name) for query in queries for selector, _ in selectors(query.expr)}
 
 
-def test_the_json_survives_a_round_trip_through_grafanas_own_types() -> None:
-    loaded = json.loads(serving_json())
+@each_board
+def test_the_committed_dashboard_is_the_one_that_the_code_makes(board: Board) -> None:
+    committed = (FOLDER / board.file).read_text(encoding="utf-8")
+    assert committed == board_json(board), "run `make docs` and commit the result"
+
+
+@each_board
+def test_the_json_survives_a_round_trip_through_grafanas_own_types(board: Board) -> None:
+    loaded = json.loads(board_json(board))
     again = Dashboard.from_json(loaded)
-    assert again.uid == "paceline-serving"
+    assert again.uid == board.uid
     assert [panel.title for panel in again.panels or []] == [panel["title"] for panel in loaded["panels"]]
 
 
-def test_panel_ids_are_unique_and_panels_do_not_overlap() -> None:
-    drawn = json.loads(serving_json())["panels"]
+@each_board
+def test_panel_ids_are_unique_and_panels_do_not_overlap(board: Board) -> None:
+    drawn = json.loads(board_json(board))["panels"]
     assert len({panel["id"] for panel in drawn}) == len(drawn)
     cells = [
         (panel["gridPos"]["x"] + column, panel["gridPos"]["y"] + line)
@@ -99,33 +114,56 @@ def test_panel_ids_are_unique_and_panels_do_not_overlap() -> None:
     assert max(column for column, _ in cells) == 23
 
 
-@pytest.mark.parametrize("title", PANELS)
-def test_a_panel_asks_for_what_exists(title: str) -> None:
-    assert problems(PANELS[title]) == []
+def test_boards_are_told_apart_by_their_titles_and_files() -> None:
+    for names in ([board.title for board in BOARDS], [board.uid for board in BOARDS], [board.file for board in BOARDS]):
+        assert len(set(names)) == len(BOARDS)
 
 
-def test_every_query_of_the_json_is_a_query_of_the_panels() -> None:
-    drawn = [target["expr"] for panel in json.loads(serving_json())["panels"] for target in panel.get("targets", [])]
-    assert drawn == [query.expr for panel in PANELS.values() for query in panel.queries]
+@pytest.mark.parametrize(
+    "panel",
+    [pytest.param(panel, id=f"{board.uid}-{panel.title}") for board in BOARDS for panel in board.panels],
+)
+def test_a_panel_asks_for_what_exists(panel: Panel) -> None:
+    assert problems(panel) == []
 
 
-def test_every_metric_is_on_the_board() -> None:
-    charted = {
-        metric_of(selector.name)
-        for panel in PANELS.values()
-        for query in panel.queries
-        for selector, _ in selectors(query.expr)
-    }
-    assert charted == set(METRICS)
+@each_board
+def test_every_query_of_the_json_is_a_query_of_the_panels(board: Board) -> None:
+    assert len({panel.title for panel in board.panels}) == len(board.panels)
+    drawn = [target["expr"] for panel in json.loads(board_json(board))["panels"] for target in panel.get("targets", [])]
+    assert drawn == [query.expr for panel in board.panels for query in panel.queries]
 
 
-def test_the_variables_are_datasource_job_instance_and_route() -> None:
-    variables = json.loads(serving_json())["templating"]["list"]
-    assert [variable["name"] for variable in variables] == ["datasource", "job", "instance", "route"]
+def test_every_metric_of_a_server_is_on_its_board() -> None:
+    assert charted(SERVING) == set(METRICS)
+
+
+def test_every_metric_of_a_sidecar_alone_is_on_the_fleets_board_with_the_gain_of_each_route() -> None:
+    gain = {"paceline_speedup_ratio", "paceline_speedup_low_ratio", "paceline_speedup_high_ratio"}
+    assert charted(FLEET) >= {*FLEET_METRICS, *gain}
+
+
+def test_the_fleets_board_shows_nothing_that_a_sidecar_never_tells() -> None:
+    assert charted(FLEET) & NEEDS_OWN_ENGINE == set()
+
+
+@pytest.mark.parametrize(
+    ("board", "names"),
+    [
+        (SERVING, ["datasource", "job", "instance", "route"]),
+        (FLEET, ["datasource", "job", "instance", "upstream", "route"]),
+    ],
+)
+def test_a_boards_variables_are_those_that_its_queries_use(board: Board, names: list[str]) -> None:
+    variables = json.loads(board_json(board))["templating"]["list"]
+    assert [variable["name"] for variable in variables] == names
     for variable in variables[1:]:
         metric, label = re.findall(r"label_values\((\w+)[^,]*, (\w+)\)", variable["query"])[0]
-        assert label in {*METRICS[metric].labels, *SCRAPE_LABELS}
+        assert label in {*TABLE[metric].labels, *SCRAPE_LABELS}
         assert variable["includeAll"]
+    used = {name for panel in board.panels for query in panel.queries for name in re.findall(r"\$\w+", query.expr)}
+    assert used <= set(VALUES)
+    assert {name for name in used if not name.startswith("$__")} == {f"${name}" for name in names[1:]}
 
 
 @pytest.mark.parametrize(
@@ -140,7 +178,7 @@ def test_the_variables_are_datasource_job_instance_and_route() -> None:
     ],
 )
 def test_the_check_sees_a_wrong_query(expr: str, complaint: str) -> None:
-    broken = replace(PANELS["Throughput"], queries=(Query(expr, ""),))
+    broken = replace(SERVING.panels[0], queries=(Query(expr, ""),))
     assert [sentence for sentence in problems(broken) if complaint in sentence]
 
 
