@@ -53,9 +53,11 @@ class Share:
     weight: float
     """Its share of the traffic that is counted."""
     own: int
-    """The block length of its own policy; 0: plain."""
+    """The block length of its own policy with the drafter of all; 0: plain."""
     gains: tuple[tuple[int, float], ...]
-    """(block length, predicted gain over plain), for every one that a route asks for and 0; empty if not known."""
+    """(block length, predicted gain over plain): 0, and of those that routes ask for the ones that are known."""
+    other: str = ""
+    """Who drafts there in its own policy, if it is not the drafter of all."""
 
     def gain(self, block_length: int) -> float | None:
         return dict(self.gains).get(block_length)
@@ -173,6 +175,11 @@ class Merged:
         """Each route that does worse with the table than alone, with figures where they are known."""
         for step in self.steps:
             for share in step.shares:
+                if share.other:
+                    yield (
+                        f"{share.known.name} has {share.other} at {step.loads}, and a launch has one drafter: it "
+                        "counts as plain there."
+                    )
                 if share.own == step.block_length:
                     continue
                 alone = f"K={share.own}" if share.own else "plain"
@@ -209,7 +216,9 @@ def merge(known: Sequence[Known]) -> Merged:
     drafter = _drafter(learned)
     counts = [one for one in learned if one.policy.arm.drafter in (drafter, PLAIN)]
     others = [(one, _why(one, drafter)) for one in known if one not in counts]
-    return Merged(learned[0].policy.context.model, drafter, tuple(_steps(counts)), tuple(counts), tuple(others))
+    return Merged(
+        learned[0].policy.context.model, drafter, tuple(_steps(counts, drafter)), tuple(counts), tuple(others)
+    )
 
 
 def _drafter(learned: Sequence[Known]) -> str:
@@ -231,19 +240,21 @@ def _why(known: Known, drafter: str) -> str:
             return f"its policy was not learned ({other.value})"
 
 
-def _steps(counts: Sequence[Known]) -> Iterator[Step]:
+def _steps(counts: Sequence[Known], drafter: str) -> Iterator[Step]:
     total = sum(max(one.requests, 1) for one in counts)
     edges = sorted(
         {_FIRST_LOAD, ANY_LOAD + 1}
         | {edge for one in counts for step in one.policy.arm.schedule for edge in (step.load_low, step.load_high + 1)}
     )
     for low, after in pairwise(edge for edge in edges if _FIRST_LOAD <= edge <= ANY_LOAD + 1):
-        lengths = [one.policy.arm.block_length(low) for one in counts]
+        arms = [one.policy.arm for one in counts]
+        others = ["" if arm.drafter_at(low) in (drafter, PLAIN) else arm.drafter_at(low) for arm in arms]
+        lengths = [0 if other else arm.block_length(low) for arm, other in zip(arms, others, strict=True)]
         options = sorted({0, *lengths})
         costs = _costs(counts, lengths, low)
         shares = tuple(
-            Share(one, max(one.requests, 1) / total, length, _gains(one, length, options, costs, low))
-            for one, length in zip(counts, lengths, strict=True)
+            Share(one, max(one.requests, 1) / total, length, _gains(one, length, options, costs, low), other)
+            for one, length, other in zip(counts, lengths, others, strict=True)
         )
         step = Step(low, after - 1, 0, shares)
         gains = [(option, gain) for option in options if (gain := step.gain(option)) is not None]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.types import ANY_LOAD, Reason
+from policies.types import ANY_LOAD, Arm, LoadStep, Reason
 from tests.tuner.fleet.render.learned import EDIT, STORY, emitted, geometric, known
 from tuner.fleet.render import Known, NothingLearnedError, merge
 
@@ -91,6 +91,15 @@ def test_the_drafter_is_the_one_of_most_traffic_and_others_are_left_out_by_name(
     told = " ".join(merged.sentences())
     assert "edit/code is not counted: its drafter is ngram, and how suffix would do there is not known." in told
     assert merge([EDIT, replace(suffix, requests=200)]).drafter == "ngram"
+
+
+def test_where_a_route_has_another_drafter_at_some_loads_it_counts_as_plain_there() -> None:
+    steps = (LoadStep(1, 3, 8, "ngram"), LoadStep(4, 16, 6, "suffix"))
+    both = replace(EDIT, policy=replace(EDIT.policy, arm=Arm("ngram", steps)))
+    merged = merge([both])
+    assert merged.ranges == [(1, 3, 8), (4, ANY_LOAD, 0)]
+    told = " ".join(merged.sentences())
+    assert "edit/code has suffix at load 4-16, and a launch has one drafter: it counts as plain there." in told
 
 
 @pytest.mark.parametrize("reason", [Reason.EXPLORE, Reason.PINNED, Reason.KILL_SWITCH, Reason.ROUTE_DEFAULT])
