@@ -125,16 +125,12 @@ FLEET = (
 NEEDS_OWN_ENGINE = frozenset(
     PREFIX + name
     for name in (
-        "looped_requests_total",
-        "queue_seconds",
         "request_draft_seconds_total",
         "request_verify_seconds_total",
         "draft_seconds_total",
         "verify_seconds_total",
         "shadow_seconds_total",
-        "shadowed_requests_total",
         "prefill_seconds_total",
-        "prefill_tokens_total",
         "reused_tokens_total",
         "preemptions_total",
         "running_sequences",
@@ -144,11 +140,17 @@ NEEDS_OWN_ENGINE = frozenset(
         "engine_info",
     )
 )
-"""Of a server's metrics, those that no sidecar can tell: they have their HELP and TYPE there, and no number."""
+"""Of a server's metrics, those that no sidecar can tell: they have their HELP and TYPE there, and no number.
+
+vLLM drafts and verifies in one go, and its plug-in does not see how long each of them takes."""
 
 NEEDS_PLUGIN = frozenset(
     PREFIX + name
     for name in (
+        "looped_requests_total",
+        "queue_seconds",
+        "shadowed_requests_total",
+        "prefill_tokens_total",
         "cycles_total",
         "cycle_seconds",
         "emitted_tokens_total",
@@ -164,4 +166,4 @@ NEEDS_PLUGIN = frozenset(
         "safety_holds_total",
     )
 )
-"""Of a server's metrics, those that a sidecar tells only of cycles that vLLM's plug-in reports."""
+"""Of a server's metrics, those that a sidecar tells only of cycles and requests that vLLM's plug-in reports."""
