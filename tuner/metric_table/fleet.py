@@ -3,7 +3,7 @@
 from tuner.metric_table.row import PREFIX, counter, gauge, histogram
 
 FIRST_BYTE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6)
-OVERHEAD_BUCKETS = (0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.05)
+OVERHEAD_BUCKETS = (0.0001, 0.000_25, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05)
 
 FLEET = (
     # The data path.
