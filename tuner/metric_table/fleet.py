@@ -160,6 +160,8 @@ NEEDS_PLUGIN = frozenset(
         "accepted_at_position_total",
         "rejected_at_position_total",
         "baseline_cycle_seconds",
+        "window_tokens_total",
+        "window_seconds_total",
         "safety_budget_seconds",
         "safety_budget_cap_seconds",
         "safety_hold",

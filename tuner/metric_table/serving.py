@@ -227,7 +227,7 @@ SERVING = (
     ),
     gauge(
         "switchback_share_ratio", "ratio", (),
-        "Share of time that plain windows take now.",
+        "Share of time that plain windows take now; of a fleet with a plain pool, share of sessions that it serves.",
         "Starts at 0.02 and falls; if it stays high, traffic is too thin or too mixed to narrow the interval.",
     ),
     counter(
