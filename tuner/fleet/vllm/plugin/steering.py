@@ -1,0 +1,336 @@
+"""What a step of vLLM drafts and verifies, by the functions that steer our own engine; knows nothing of vLLM.
+
+A step of vLLM verifies the drafts that the step before made, and then drafts for the next one: as many for every
+request, the step's block length. So a step is steered in two moments. Before it is scheduled, the drafts at hand are
+allocated (`policies.allocate`) and those too many are cut off; and what the next step is to find is planned
+(`policies.plan`): its longest block is the step's. A kill switch, a window or a hold that came meanwhile cuts the
+drafts at hand too, so that it is in force in the step that sees it first.
+
+What is cut off is chosen by the past and by how many there are, never by the drafts' own values, so that it is sound
+under rejection sampling too.
+"""
+
+from collections.abc import Container, Mapping, Sequence
+
+from policies.allocate import Candidate, allocate
+from policies.cycle_policy import INITIAL_CYCLE_POLICY, Outlook
+from policies.ledger import (
+    NOTHING,
+    CostTrust,
+    Own,
+    Turn,
+    cycle_spare,
+    drafting_seconds,
+    lifts,
+    settle,
+    spare_if_asked,
+)
+from policies.plan import NO_PRICES, Prospect, plan
+from policies.stats import BlockEnd, CycleStats, SequenceStats, ShadowStats
+from tuner.fleet.vllm.plugin.following import InForce
+from tuner.fleet.vllm.plugin.seat import SILENT, Seat, Shadow
+from tuner.fleet.vllm.plugin.step import Entry, Launch, Running, Step
+
+_UNKNOWN = Outlook((), ())
+
+
+class Steering:
+    """For vLLM's scheduling thread."""
+
+    def __init__(self, launch: Launch) -> None:
+        self.launch = launch
+        self._trust = CostTrust()
+        self._prices = NO_PRICES
+        self._rate = 0.0
+        self._window = INITIAL_CYCLE_POLICY.window.window_id
+        self._cycle = 0
+        self._last_block_length = launch.block_length
+        self._finished_at: float | None = None
+        """When the step before ended, if the one after it has begun at once."""
+
+    def open(
+        self, running: Sequence[Running], seats: Mapping[str, Seat], in_force: InForce, now: float
+    ) -> tuple[Step, int | None]:
+        """Cut the drafts at hand, and say how many the step is to make: None, as many as vLLM was launched with."""
+        policy = in_force.policy
+        decoding = []
+        entries = []
+        for request in running:
+            seat = seats.get(request.request_id)
+            if seat is None or request.is_prefill_chunk:
+                continue
+            entry = Entry(seat, request.request_id)
+            self._limit(entry, request, in_force)
+            if entry.cap:
+                entry.requested = min(self._last_block_length if seat.requested is None else seat.requested, entry.cap)
+                entry.proposed = min(len(request.spec_token_ids), entry.requested)
+                entry.confidence = seat.confidence if entry.proposed else SILENT
+            entry.kv_tokens = request.num_computed_tokens + 1
+            decoding.append(request)
+            entries.append(entry)
+        step = Step(policy, entries, now)
+        step.first_after_switch = policy.window.window_id != self._window
+        self._window = policy.window.window_id
+        trust = self._trust.at(len(entries))
+        for request, entry, length in zip(decoding, entries, self._allocate(step, trust), strict=True):
+            entry.verified = length
+            if length == 0 and self.launch.shows_drafts:
+                self._watch(entry, request)
+            if len(request.spec_token_ids) > length:
+                request.spec_token_ids = request.spec_token_ids[:length]
+        return step, self._plan(step, trust, in_force)
+
+    def enter(
+        self,
+        step: Step,
+        scheduled: Mapping[str, int],
+        drafts: Mapping[str, Sequence[int]],
+        seats: Mapping[str, Seat],
+        block_length: int,
+        waiting: int,
+        at: float,
+    ) -> None:
+        """The step as vLLM scheduled it, which may have left requests or drafts out for want of room.
+
+        Args:
+            scheduled: tokens of each request in the pass.
+            drafts: those that are verified.
+            seats: of all requests.
+            block_length: what the step drafts.
+            waiting: requests that wait.
+            at: Unix seconds.
+        """
+        step.entries = [entry for entry in step.entries if entry.request_id in scheduled]
+        for entry in step.entries:
+            entry.verified = len(drafts.get(entry.request_id, ()))
+            step.rows += scheduled[entry.request_id]
+        step.kv_tokens = sum([entry.kv_tokens for entry in step.entries])
+        step.prefill_tokens = sum(scheduled.values()) - step.rows
+        step.block_length, step.drafting, step.waiting = block_length, len(scheduled), waiting
+        self._last_block_length = block_length
+        if len(scheduled) == len(step.entries):
+            return
+        decoding = {entry.request_id for entry in step.entries}
+        for request_id in scheduled:
+            seat = seats.get(request_id)
+            if seat is not None and request_id not in decoding:
+                seat.requested, seat.watched, seat.shadow = None, 0, None
+                seat.scheduled_at = seat.scheduled_at or at
+                step.prefilling.append(Entry(seat, request_id))
+
+    def pause(self) -> None:
+        """vLLM had nothing to do in a step."""
+        self._finished_at = None
+
+    def _limit(self, entry: Entry, request: Running, in_force: InForce) -> None:
+        """How long a block of the request may be now, and whether nobody weighs it."""
+        seat, policy, launch = entry.seat, in_force.policy, self.launch
+        decision = seat.decision
+        entry.forced = decision.forced or not in_force.steered
+        if policy.plain_on(decision.context.route):
+            return
+        # A block of K emits up to K + 1 tokens.
+        most = min(seat.most, launch.block_length, request.max_tokens - request.num_output_tokens - 1)
+        if most <= 0:
+            return
+        free = launch.drafter not in policy.draft_costs
+        if decision.drafter == launch.drafter:
+            cap = decision.cap
+            if cap and not (in_force.steered or decision.forced):
+                cap = launch.block_length
+            if policy.hold and not entry.forced:
+                entry.watched = min(cap, most) if free and launch.shows_drafts else 0
+            else:
+                entry.cap = min(cap, most)
+        elif free and launch.drafter in decision.shadows:
+            entry.watched = min(decision.cap or most, most)
+
+    def _watch(self, entry: Entry, request: Running) -> None:
+        """Keep what was to be had and is not verified: what comes tells whether it would have been accepted."""
+        seat = entry.seat
+        requested = entry.requested or min(seat.watched, entry.watched)
+        if seat.shadow is None and requested and self._last_block_length:
+            drafts = request.spec_token_ids[:requested]
+            if drafts or not entry.requested:
+                seat.shadow = Shadow(drafts, requested, seat.confidence if drafts else SILENT)
+
+    def _allocate(self, step: Step, trust: float) -> Sequence[int]:
+        """How many of the drafts at hand each request has verified."""
+        policy, entries = step.policy, step.entries
+        if not any(entry.proposed for entry in entries):
+            return (0,) * len(entries)
+        if all(entry.forced or not entry.proposed for entry in entries):
+            return [entry.proposed for entry in entries]
+        drafter = self.launch.drafter
+        default = policy.default_survivals.get(drafter)
+        waiting = [
+            (
+                entry.seat.ledger,
+                Own(drafter, entry.proposed, entry.proposed) if entry.requested and not entry.forced else NOTHING,
+            )
+            for entry in entries
+        ]
+        lifted = lifts([entry.seat.ledger for entry in entries], policy, step.kv_tokens, trust)
+        candidates = []
+        for entry, lift in zip(entries, lifted, strict=True):
+            context = entry.seat.decision.context
+            curve: tuple[float, ...] = ()
+            if entry.proposed:
+                survival = policy.survivals.get((drafter, context.route, context.language), default)
+                if survival is not None:
+                    curve = survival.of(entry.confidence)
+            limit = policy.tpot_limits.get(context.route)
+            candidates.append(Candidate(entry.proposed, curve, entry.forced, limit).lifted(lift))
+        drafted = [(drafter, entry.proposed) for entry in entries if entry.requested]
+        forced = [(drafter, entry.proposed) for entry in entries if entry.requested and entry.forced]
+        spent = drafting_seconds(drafted, policy.draft_costs) - drafting_seconds(forced, policy.draft_costs)
+        spare = cycle_spare(waiting, policy, step.kv_tokens, trust)
+        return allocate(
+            candidates, policy.cost, step.kv_tokens, policy.margin, spare, rate=self._rate, draft_seconds=spent
+        )
+
+    def _plan(self, step: Step, trust: float, in_force: InForce) -> int | None:
+        """How many drafts the step makes for each request; what each of them may have of it is noted."""
+        entries, launch = step.entries, self.launch
+        if not entries:
+            # Nothing but prompts is read: who begins is drafted for as far as may be.
+            if in_force.policy.kill or in_force.policy.window.plain:
+                return 0
+            return launch.block_lengths[-1] if in_force.steered else None
+        wanted: Sequence[int] = [entry.cap for entry in entries]
+        if any(entry.cap and not entry.forced for entry in entries):
+            wanted = self._planned(step, trust)
+        else:
+            self._rate = 0.0
+        longest = 0
+        for entry, length in zip(entries, wanted, strict=True):
+            seat = entry.seat
+            seat.requested = length
+            seat.watched = entry.watched if seat.shadow is None else 0
+            longest = max(longest, length, seat.watched)
+        if longest == launch.block_length and not in_force.steered:
+            return None
+        return launch.level(longest)
+
+    def _planned(self, step: Step, trust: float) -> Sequence[int]:
+        policy, drafter = step.policy, self.launch.drafter
+        default = policy.default_outlooks.get(drafter, _UNKNOWN)
+        prospects = []
+        for entry in step.entries:
+            context = entry.seat.decision.context
+            outlook = policy.outlooks.get((drafter, context.route, context.language), default)
+            limit = policy.tpot_limits.get(context.route)
+            prospects.append(Prospect(drafter, outlook, entry.cap, entry.forced, limit))
+        waiting = [(entry.seat.ledger, "" if entry.forced else drafter) for entry in step.entries]
+        spare_of = spare_if_asked(waiting, policy, step.kv_tokens, trust)
+        planned = plan(
+            prospects, policy.cost, policy.draft_costs, step.kv_tokens, policy.margin, spare_of, self._prices
+        )
+        self._prices, self._rate = planned.prices, planned.rate
+        return planned.requested
+
+    def close(self, step: Step, ended: Container[str], busy: bool, now: float, at: float) -> CycleStats:
+        """The step's tokens have left vLLM's core at `now`, which is `at` in Unix seconds.
+
+        Args:
+            ended: the requests that ended with it.
+            busy: whether another step begins at once.
+        """
+        seconds = now - (self._finished_at if self._finished_at is not None else step.started)
+        self._finished_at = now if busy else None
+        self._cycle += 1
+        policy, drafter = step.policy, self.launch.drafter
+        mixed = step.prefill_tokens > 0
+        counted = [entry for entry in step.entries if entry.chosen]
+        shadows: list[ShadowStats] = []
+        sequences = []
+        turns = []
+        for entry in counted:
+            seat, emitted = entry.seat, len(entry.tokens)
+            end = _block_end(entry.verified, entry.chosen - 1, emitted, entry.chosen)
+            accepted = min(entry.chosen - 1, emitted)
+            shadow = seat.shadow
+            if shadow is not None:
+                told = shadow.advance(seat, drafter, entry.tokens, entry.request_id in ended)
+                if told is not None:
+                    seat.shadow = None
+                    shadows.append(told)
+            seat.tell(emitted, at)
+            seat.count_block(entry.proposed, entry.verified, accepted, end)
+            decision = seat.decision
+            sequences.append(
+                SequenceStats(
+                    request_key=seat.key,
+                    context=decision.context,
+                    drafter=decision.drafter,
+                    requested=entry.requested,
+                    proposed=entry.proposed,
+                    verified=entry.verified,
+                    accepted=accepted,
+                    emitted=emitted,
+                    confidence=entry.confidence,
+                    end=end,
+                    forced=entry.forced,
+                )
+            )
+            turns.append(
+                Turn(
+                    seat.ledger,
+                    emitted,
+                    entry.verified,
+                    drafter if entry.requested else "",
+                    entry.proposed,
+                    entry.forced,
+                )
+            )
+        for entry in step.prefilling:
+            if entry.chosen:
+                entry.seat.tell(len(entry.tokens), at)
+        load = len(counted)
+        draft_seconds = self._draft_seconds(step)
+        predicted = 0.0
+        if policy.cost is not None and load:
+            predicted = settle(turns, policy.cost, policy.draft_costs, step.kv_tokens)
+            if not mixed and load == len(step.entries):
+                late = self._trust.count(load, step.rows - load, seconds, predicted)
+                for entry in counted:
+                    entry.seat.ledger.taken += late
+        # What a step that also reads prompts takes for its decoding nobody can tell.
+        cycle_seconds = 0.0 if mixed or not load else seconds
+        verify_seconds = max(0.0, cycle_seconds - draft_seconds)
+        for entry in counted:
+            entry.seat.verify_seconds += verify_seconds / load
+            entry.seat.draft_seconds += draft_seconds / load
+        return CycleStats(
+            cycle=self._cycle,
+            policy_version=policy.version,
+            window=policy.window,
+            first_after_switch=step.first_after_switch,
+            killed=policy.kill,
+            load=load,
+            tokens=load + sum(entry.verified for entry in counted),
+            kv_tokens=sum([entry.kv_tokens for entry in counted]),
+            draft_seconds={drafter: draft_seconds} if draft_seconds and not mixed else {},
+            verify_seconds=verify_seconds,
+            cycle_seconds=cycle_seconds,
+            prefill_tokens=step.prefill_tokens,
+            prefill_seconds=max(0.0, seconds - predicted) if mixed else 0.0,
+            waiting=step.waiting,
+            sequences=tuple(sequences),
+            shadows=tuple(shadows),
+        )
+
+    def _draft_seconds(self, step: Step) -> float:
+        """What drafting is known to take: vLLM does it in one go with the pass, so that it is not measured apart."""
+        price = step.policy.draft_costs.get(self.launch.drafter)
+        if price is None or not step.block_length:
+            return 0.0
+        return price.seconds(step.drafting, step.block_length, step.drafting * step.block_length)
+
+
+def _block_end(verified: int, accepted: int, emitted: int, chosen: int) -> BlockEnd:
+    if verified == 0:
+        return BlockEnd.PLAIN
+    if emitted < chosen:
+        return BlockEnd.CENSORED
+    return BlockEnd.FULL if accepted == verified else BlockEnd.REJECTED
