@@ -21,7 +21,8 @@ MODEL = "SmolLM2-135M-Instruct"
 SLOTS = 4
 CONTEXT = 1024
 """Tokens of one slot."""
-THREADS = 2
+THREADS = 1
+"""Threads spin while they wait for each other: two, on two cores that others use too, take seconds for a token."""
 BLOCK_LENGTH = 8
 """The longest block of a server that drafts."""
 MATCH_LENGTH = 3

@@ -14,11 +14,14 @@ def model_key(body: Mapping[str, Any] | None, models: tuple[str, ...] = ()) -> s
 
     Args:
         body: the request; None where it was not read.
-        models: what the upstream lists. A request that names no model is served by the first of them.
+        models: what the upstream lists. A name that is not among them has no policies of its own: vLLM refuses it,
+            and llama.cpp serves it with the one model that it has.
     """
     told = {} if body is None else body
     named = told.get("model")
-    model = named if isinstance(named, str) and named else next(iter(models), "")
+    model = named if isinstance(named, str) else ""
+    if models and model not in models and model.partition(":")[0] not in models:
+        model = models[0]
     return "+".join([model, *_adapters(told)])
 
 

@@ -4,9 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tuner.fleet.engines.counters import Counter, began_again, increase, increases_by, read_counter
-from tuner.fleet.engines.exposition import Exposition, read_exposition
+from tuner.fleet.engines.exposition import Exposition, Labels, read_exposition
 from tuner.fleet.engines.metric_names import NAMES, PROCESS_START, MetricNames, engine_of_page, wanted
 from tuner.fleet.types import EngineKind
+
+_RANKS = ("tp_rank", "pp_rank", "moe_ep_rank")
+"""Labels of SGLang's gauges for the processes that one engine is split over; ``dp_rank`` is an engine of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,7 @@ def read_page(text: str, taken_at: float, *, process: str = "") -> EngineReading
         _models(page),
         _sum(page, names.running),
         _sum(page, names.waiting),
-        max(page.of(names.kv_share).values(), default=None) if names.kv_share else None,
+        max(_engines(page, names.kv_share), default=None) if names.kv_share else None,
         _mean(page, names.accept_length),
         _drafts_per_cycle(page, names),
         diffusion,
@@ -271,13 +274,24 @@ def _models(page: Exposition) -> tuple[str, ...]:
 
 
 def _sum(page: Exposition, name: str) -> float | None:
-    found = page.of(name)
-    return sum(found.values()) if found else None
+    """Over the engines behind the page."""
+    found = _engines(page, name)
+    return sum(found) if found else None
 
 
 def _mean(page: Exposition, name: str | None) -> float | None:
-    found = page.of(name) if name else {}
-    return sum(found.values()) / len(found) if found else None
+    found = _engines(page, name) if name else []
+    return sum(found) / len(found) if found else None
+
+
+def _engines(page: Exposition, name: str) -> list[float]:
+    """A gauge of each engine. The ranks of one engine tell the same of it each by itself, and drafters are none."""
+    found: dict[Labels, float] = {}
+    for labels, value in page.of(name).items():
+        if ("engine_type", "draft") not in labels:
+            engine = tuple(one for one in labels if one[0] not in _RANKS)
+            found[engine] = max(value, found.get(engine, value))
+    return list(found.values())
 
 
 def _drafts_per_cycle(page: Exposition, names: MetricNames) -> float | None:

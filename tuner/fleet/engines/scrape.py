@@ -105,7 +105,7 @@ async def fetch_page(client: httpx.AsyncClient, url: str, *, seconds: float = PA
             if answer.headers.get("content-encoding", "identity") != "identity":
                 raise ScrapeError(f"{where} is compressed, which was not asked for, and is not read.")
             received = bytearray()
-            async for piece in answer.aiter_raw():
+            async for piece in answer.aiter_bytes():
                 received += piece
                 if len(received) > MOST_BYTES:
                     raise ScrapeError(f"{where} is longer than {MOST_BYTES >> 20} MiB and is not read.")
