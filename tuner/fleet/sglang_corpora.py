@@ -1,7 +1,7 @@
 """Keeps the texts that SGLang's n-gram drafter reads besides the request's own: one for each language with traffic.
 
-The texts are files of the operator (setting fleet.corpora). Nothing of a client goes in: what comes here from traffic is
-how many requests each language had. Read in ``sglang/srt/speculative/external_corpus_manager.py`` and
+The texts are files of the operator (setting fleet.corpora). Nothing of a client goes in: what comes here from traffic
+is how many requests each language had. Read in ``sglang/srt/speculative/external_corpus_manager.py`` and
 ``entrypoints/http_server.py`` (2026-08): one text loads at a time and a second is refused, what is there already is
 refused, documents beyond the server's limit in tokens are cut off without an error, and a restart forgets all of them.
 """
@@ -27,6 +27,7 @@ LEAST_SHARE = 0.02
 """Of the requests, below which a language has no traffic."""
 IDLE_SECONDS = 900.0
 """Without traffic before a text is removed, so that a lull does not cost a load."""
+_NOT_NGRAM = "it is no SGLang with --speculative-algorithm NGRAM."
 _LOAD_SECONDS = 120.0
 _ASK_SECONDS = 10.0
 
@@ -99,11 +100,11 @@ class CorporaKeeper:
         answer = await self._ask("list_external_corpora", None, _ASK_SECONDS)
         counts = answer.get("corpus_token_counts")
         if not isinstance(counts, Mapping):
-            raise CorporaRefusedError(
-                f"{self._url} does not list its texts: it is no SGLang with --speculative-algorithm NGRAM."
-            )
+            raise CorporaRefusedError(f"{self._url}/list_external_corpora told no corpus_token_counts: {_NOT_NGRAM}")
         return {
-            str(name).removeprefix(PREFIX): int(count) for name, count in counts.items() if str(name).startswith(PREFIX)
+            str(name).removeprefix(PREFIX): count if isinstance(count, int) else 0
+            for name, count in counts.items()
+            if str(name).startswith(PREFIX)
         }
 
     async def _load(self, language: str, there: dict[str, int]) -> None:
@@ -116,7 +117,8 @@ class CorporaKeeper:
             del there[language]
         answer = await self._ask("add_external_corpus", {"corpus_id": name, "documents": documents}, _LOAD_SECONDS)
         self._loaded[language] = state
-        there[language] = int(answer.get("loaded_token_count") or 0)
+        loaded = answer.get("loaded_token_count")
+        there[language] = loaded if isinstance(loaded, int) else 0
 
     def _read(self, language: str, there: Mapping[str, int]) -> tuple[list[str] | None, tuple[int, int]]:
         """The paragraphs of a file; None while what is loaded is what the file holds."""
@@ -129,7 +131,8 @@ class CorporaKeeper:
                 return None, state
             if status.st_size > MOST_BYTES:
                 raise CorporaRefusedError(
-                    f"fleet.corpora.{language}: {path} has {counted(status.st_size, 'byte')}; give at most {MOST_BYTES:,}."
+                    f"fleet.corpora.{language}: {path} has {counted(status.st_size, 'byte')}; "
+                    f"give {MOST_BYTES:,} at most."
                 )
             text = path.read_text(encoding="utf-8")
         except OSError as error:
@@ -159,9 +162,7 @@ class CorporaKeeper:
         except ValueError:
             told = None
         if not isinstance(told, Mapping):
-            raise CorporaRefusedError(
-                f"{url} answered {answer.status_code} and no JSON: it is no SGLang with --speculative-algorithm NGRAM."
-            )
+            raise CorporaRefusedError(f"{url} answered {answer.status_code} and no JSON: {_NOT_NGRAM}")
         if answer.is_success and told.get("success") is True:
             return told
         reason = told.get("message") or told.get("detail") or f"status {answer.status_code}"

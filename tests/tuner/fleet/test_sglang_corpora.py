@@ -82,10 +82,10 @@ def served(files: Mapping[str, Path], story: Callable[[Bench], Awaitable[None]],
     stub = stub or Stub()
 
     async def run() -> None:
-        async with TestServer(stub.app) as server, httpx.AsyncClient(trust_env=False) as client:
-            bench = Bench(
-                CorporaKeeper(client, str(server.make_url("")).rstrip("/"), files, lambda: bench.now), stub, server
-            )
+        server = TestServer(stub.app)
+        async with server, httpx.AsyncClient(trust_env=False) as client:
+            url = str(server.make_url("")).rstrip("/")
+            bench = Bench(CorporaKeeper(client, url, files, lambda: bench.now), stub, server)
             await story(bench)
 
     asyncio.run(run())
@@ -187,7 +187,7 @@ def test_files_that_cannot_be_loaded_are_told_by_their_setting(tmp_path: Path) -
         assert "cannot be read (No such file" in told[0]
         assert "is no UTF-8" in told[1]
         assert "is empty: give it text" in told[2]
-        assert f"bytes; give at most {MOST_BYTES:,}." in told[3]
+        assert f"bytes; give {MOST_BYTES:,} at most." in told[3]
 
     files = written(tmp_path, ab="", ac=" \n\n ", ad="")
     files["ab"].write_bytes(b"\xff\xfe\x00")
@@ -228,16 +228,15 @@ def test_another_algorithm_refuses_the_list_with_its_reason(tmp_path: Path) -> N
 def test_only_what_stands_in_the_operators_files_is_sent(tmp_path: Path) -> None:
     sent: list[Any] = []
 
-    async def story(bench: Bench) -> None:
-        transport = httpx.MockTransport(
-            lambda request: (
-                sent.append(json.loads(request.content)) if request.content else None,
-                httpx.Response(200, json={"success": True, "corpus_token_counts": {}, "loaded_token_count": 1}),
-            )[1]
-        )
-        async with httpx.AsyncClient(transport=transport) as client:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.content:
+            sent.append(json.loads(request.content))
+        return httpx.Response(200, json={"success": True, "corpus_token_counts": {}, "loaded_token_count": 1})
+
+    async def run() -> None:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
             await CorporaKeeper(client, "http://sglang", files, lambda: 0.0).keep({"da": 7, "xx": 3})
 
     files = written(tmp_path, da="en to tre")
-    served(files, story)
+    asyncio.run(run())
     assert sent == [{"corpus_id": "paceline-da", "documents": ["en to tre"]}]
