@@ -193,6 +193,8 @@ class Controller:
             kept = replace(context, route=key[0], language=key[1])
             stats = replace(stats, decision=replace(stats.decision, context=kept))
         with self._lock:
+            if stats.decision.drafter != PLAIN:  # a fleet's decisions are made elsewhere
+                self._named[stats.decision.drafter, *key] = self._monotonic()
             self._learning.acceptance.finish(stats.request_key)
             self._safeguard.finish()
             self._guides.finish(key, stats.output_tokens)

@@ -408,7 +408,7 @@ def _rows(group: type[BaseModel], path: tuple[str, ...]) -> Iterator[SettingRow]
             yield from _rows(field.annotation, (*path, key))
         else:
             name = ".".join((*path, key))
-            yield SettingRow(name, env_name(name), _shown(field.default), field.description or "")
+            yield SettingRow(name, env_name(name), _shown(field.default), " ".join((field.description or "").split()))
 
 
 def env_name(name: str) -> str:

@@ -13,7 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from tuner.fleet.types import Exchange, ProxyState
+from tuner.fleet.pools.snapshot import FleetSnapshot
+from tuner.fleet.types import Exchange, ProxyState, Upstream
+from tuner.fleet.vllm.chooser import PluginSnapshot
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +35,15 @@ class Told:
     """A reading of the data path."""
 
     state: ProxyState
+
+
+@dataclass(frozen=True, slots=True)
+class Steer:
+    """What the data path is to choose by from now on."""
+
+    snapshot: FleetSnapshot | PluginSnapshot
+    upstreams: tuple[Upstream, ...] | None = None
+    """Where they changed."""
 
 
 @dataclass(frozen=True, slots=True)
