@@ -7,7 +7,8 @@ strictly than RFC 9112 asks: whatever two parsers could read in two ways is refu
 import re
 from typing import Protocol
 
-_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[\t ]*;[\t\x20-\x7e\x80-\xff]*)?\r\n\Z")
+_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n\Z")
+_PADDED_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})[\t ]*(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n\Z")
 _TRAILER_LINE = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*)?\r\n\Z")
 _MAX_LINE = 1024
 """Of a chunk's size with its extensions."""
@@ -82,11 +83,13 @@ class UntilClose:
 
 
 class Chunked:
-    """RFC 9112, section 7.1: chunks, extensions and trailers, all kept."""
+    """RFC 9112, section 7.1: chunks, extensions and trailers, all kept. `padded`: blanks may follow a size, as some
+    servers send them; of a client they are refused, since parsers do not agree about them."""
 
-    __slots__ = ("_left", "_line", "_trailers", "done", "ending", "payload")
+    __slots__ = ("_left", "_line", "_size_line", "_trailers", "done", "ending", "payload")
 
-    def __init__(self) -> None:
+    def __init__(self, padded: bool = False) -> None:
+        self._size_line = _PADDED_SIZE_LINE if padded else _SIZE_LINE
         self._left = 0
         """Content of the chunk still to come, and its CRLF; 0 in a line of a size."""
         self._line = b""
@@ -148,7 +151,7 @@ class Chunked:
                 raise FramingError("a trailer is not one header on a line, or there are too many")
             self.done = line == b"\r\n"
             return 0
-        found = _SIZE_LINE.match(line)
+        found = self._size_line.match(line)
         if found is None or len(line) > _MAX_LINE:
             raise FramingError("a chunk has no size in hexadecimal digits")
         length = int(found[1], 16)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 _NAME = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _FIELDS = rb"((?:" + _NAME + rb":[\t\x20-\x7e\x80-\xff]*\r\n)*)\r\n"
-_REQUEST = re.compile(rb"([A-Z][A-Z\-]{0,31}) (/[\x21-\x7e\x80-\xff]*|\*) HTTP/1\.([01])\r\n" + _FIELDS)
+_REQUEST = re.compile(rb"([A-Z][A-Z\-]{0,31}) (/[\x21-\x7e]*|\*) HTTP/1\.([01])\r\n" + _FIELDS)
 _ANSWER = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: [\t\x20-\x7e\x80-\xff]*)?\r\n" + _FIELDS)
 _LENGTH = re.compile(rb"[0-9]{1,15}")
 _BARE_FEED = re.compile(rb"(?<!\r)\n")
@@ -130,9 +130,8 @@ def rewritten(head: RequestHead, length: int | None) -> RequestHead:
         lines.append(b"Content-Length: %d\r\n" % length)
     fields = _fields(lines)
     chunked = head.chunked and length is None
-    return RequestHead(
-        head.start, tuple(lines), fields, length or head.length, chunked, head.keep_alive, head.method, head.target
-    )
+    length = head.length if length is None else length
+    return RequestHead(head.start, tuple(lines), fields, length, chunked, head.keep_alive, head.method, head.target)
 
 
 def with_headers(head: Head, headers: Sequence[tuple[str, str]]) -> bytes:

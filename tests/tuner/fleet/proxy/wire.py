@@ -5,12 +5,13 @@ Everything runs in one loop; who waits, waits for bytes or for the end of a conn
 
 import asyncio
 import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import uvloop
 
@@ -29,6 +30,9 @@ class Peer:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+
+    def send_soon(self, data: bytes) -> asyncio.Task[None]:
+        return asyncio.create_task(self.send(data))
 
     async def send(self, data: bytes) -> None:
         self._writer.write(data)
@@ -67,6 +71,22 @@ class Peer:
             except ConnectionError:
                 return
 
+    async def send_until_full(self, piece: bytes, most: int) -> int:
+        """Send `piece` again and again until the other side has taken nothing for a while. Returns how much it took or
+        will be given by the kernel."""
+        sent = 0
+        while sent < most:
+            self._writer.write(piece)
+            sent += len(piece)
+            try:
+                async with asyncio.timeout(0.3):
+                    await self._writer.drain()
+            except TimeoutError:
+                break
+            except ConnectionError:
+                break
+        return sent
+
     def end(self) -> None:
         self._writer.close()
 
@@ -74,14 +94,9 @@ class Peer:
         self._writer.write_eof()
 
     def reset(self) -> None:
+        handle = self._writer.get_extra_info("socket")
+        handle.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._writer.transport.abort()
-
-    def stop_reading(self) -> None:
-        """Take no more from the kernel."""
-        cast(asyncio.Transport, self._writer.transport).pause_reading()
-
-    def go_on_reading(self) -> None:
-        cast(asyncio.Transport, self._writer.transport).resume_reading()
 
     async def close(self) -> None:
         self._writer.transport.abort()
@@ -192,6 +207,9 @@ class Line:
         peer = Peer(*await asyncio.open_connection("127.0.0.1", self.port))
         self.clients.append(peer)
         return peer
+
+    def drain_soon(self, seconds: float) -> asyncio.Task[None]:
+        return asyncio.create_task(self.proxy.drain(seconds))
 
 
 @asynccontextmanager
