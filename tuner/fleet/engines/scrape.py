@@ -1,28 +1,17 @@
 """Readings of one upstream's metrics, in bounded time and bytes, and what it did between them."""
 
-import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import httpx
 
-from policies.quoting import shown
+from tuner.fleet.engines.fetching import FetchError, fetch
 from tuner.fleet.engines.reading import EngineDelta, EngineReading, difference, is_another_server, read_page
 from tuner.fleet.types import EngineKind
 
 PAGE_SECONDS = 5.0
 """How long a page may take, from the connection to its last byte."""
-MOST_BYTES = 8 << 20
-"""A page of vLLM has 58 KB with one engine and 17 KB more for each further one."""
-_HEADERS = {
-    "accept": "text/plain;version=0.0.4",
-    "accept-encoding": "identity",  # so that the bound is one of what comes
-}
-
-
-class ScrapeError(Exception):
-    """A page of metrics could not be had; the message is one sentence for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +59,7 @@ class EngineMeter:
         """The next reading; one that fails is a sentence and no exception."""
         try:
             page = await fetch_page(self._client, self._url, seconds=self._seconds)
-        except ScrapeError as error:
+        except FetchError as error:
             return Scraped(None, None, str(error))
         reading = read_page(page.text, self._clock(), process=page.process)
         if reading.engine is EngineKind.UNKNOWN:
@@ -92,28 +81,13 @@ async def fetch_page(client: httpx.AsyncClient, url: str, *, seconds: float = PA
     """The page of metrics of the server at `url`.
 
     Raises:
-        ScrapeError: there is none, or it took longer than `seconds`, or it is longer than `MOST_BYTES`.
+        FetchError: there is none, or none in time, or one without end.
     """
     where = f"{url}/metrics"
-    try:
-        async with (
-            asyncio.timeout(seconds),
-            client.stream("GET", where, headers=_HEADERS, timeout=seconds) as answer,
-        ):
-            if answer.status_code != 200:
-                raise ScrapeError(f"{where} answered {answer.status_code}{_remedy(answer.status_code)}.")
-            if answer.headers.get("content-encoding", "identity") != "identity":
-                raise ScrapeError(f"{where} is compressed, which was not asked for, and is not read.")
-            received = bytearray()
-            async for piece in answer.aiter_bytes():
-                received += piece
-                if len(received) > MOST_BYTES:
-                    raise ScrapeError(f"{where} is longer than {MOST_BYTES >> 20} MiB and is not read.")
-            return Page(received.decode("utf-8", "replace"), answer.headers.get("process-start-time-unix", ""))
-    except (TimeoutError, httpx.TimeoutException):
-        raise ScrapeError(f"{where} did not come within {seconds:g} seconds.") from None
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise ScrapeError(f"{where} could not be read: {shown(str(error) or type(error).__name__)}.") from error
+    answer = await fetch(client, where, seconds=seconds, headers={"accept": "text/plain;version=0.0.4"})
+    if answer.status != 200:
+        raise FetchError(f"{where} answered {answer.status}{_remedy(answer.status)}.")
+    return Page(answer.text, answer.headers.get("process-start-time-unix", ""))
 
 
 def _remedy(status: int) -> str:

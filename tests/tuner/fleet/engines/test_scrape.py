@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from tests.tuner.fleet.engines.recordings import page
-from tuner.fleet.engines.scrape import MOST_BYTES, EngineMeter, Scraped, ScrapeError, fetch_page
+from tuner.fleet.engines.fetching import MOST_BYTES, FetchError
+from tuner.fleet.engines.scrape import EngineMeter, Scraped, fetch_page
 
 URL = "http://engine"
 
@@ -77,11 +78,11 @@ async def half(writer: asyncio.StreamWriter) -> None:
 def test_a_page_that_hangs_is_given_up(serve: Callable[[asyncio.StreamWriter], Awaitable[None]]) -> None:
     async def run() -> str:
         async with server(serve) as url, httpx.AsyncClient() as http:
-            with pytest.raises(ScrapeError) as caught:
+            with pytest.raises(FetchError) as caught:
                 await fetch_page(http, url, seconds=0.2)
             return str(caught.value).removeprefix(url)
 
-    assert asyncio.run(run()) == "/metrics did not come within 0.2 seconds."
+    assert asyncio.run(run()) == "/metrics did not answer within 0.2 seconds."
 
 
 def test_a_page_that_drips_is_given_up_too() -> None:
@@ -95,7 +96,7 @@ def test_a_page_that_drips_is_given_up_too() -> None:
 
     async def run() -> None:
         async with server(drip) as url, httpx.AsyncClient() as http:
-            with pytest.raises(ScrapeError, match=r"within 0\.3 seconds"):
+            with pytest.raises(FetchError, match=r"within 0\.3 seconds"):
                 await fetch_page(http, url, seconds=0.3)
 
     asyncio.run(run())
@@ -110,14 +111,14 @@ def test_a_page_without_end_is_not_read_to_the_end() -> None:
             sent += 1 << 20
             yield b"#" * (1 << 20)
 
-    with pytest.raises(ScrapeError, match=r"longer than 8 MiB and is not read\.$"):
+    with pytest.raises(FetchError, match=r"longer than 8 MiB and is not read\.$"):
         fetched(lambda _: httpx.Response(200, content=endless()))
     assert sent <= MOST_BYTES + (2 << 20)
 
 
 def test_a_page_that_was_compressed_unasked_is_not_unpacked() -> None:
     packed = gzip.compress(b"#" * (64 << 20))
-    with pytest.raises(ScrapeError, match="compressed"):
+    with pytest.raises(FetchError, match="compressed"):
         fetched(lambda _: httpx.Response(200, headers={"content-encoding": "gzip"}, content=packed))
 
 
@@ -126,7 +127,7 @@ def test_a_page_that_was_compressed_unasked_is_not_unpacked() -> None:
     [(404, "launch llama-server with --metrics"), (501, "--enable-metrics"), (401, "asks for a key"), (500, "500")],
 )
 def test_a_page_that_is_not_there_is_a_sentence_with_the_remedy(status: int, said: str) -> None:
-    with pytest.raises(ScrapeError, match=said):
+    with pytest.raises(FetchError, match=said):
         fetched(pages(status))
 
 
