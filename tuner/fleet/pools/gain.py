@@ -8,8 +8,8 @@ drawn falls with time. It is compared at equal load: served tokens of each load 
 
 with post-strata by the load's power of two, each drawn towards the context's plain at all loads by a few requests'
 worth, and the context's plain curve in between. Loads at which the context had no plain are left out of both sums: what
-other lanes do there is not what plain would have done. It is a ratio of sums, and it is at equal load, not at equal arrivals: a
-faster pool also has fewer requests in progress.
+other lanes do there is not what plain would have done. It is a ratio of sums, and it is at equal load, not at equal
+arrivals: a faster pool also has fewer requests in progress.
 
 Intervals are the delete-one jackknife over stretches of time: what slows a machine slows the requests of a moment
 together, so requests are not independent and stretches nearly are.

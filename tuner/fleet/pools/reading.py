@@ -46,7 +46,7 @@ def language_of(asked: Asked, detector: LanguageDetector) -> str:
 
 
 def model_of(asked: Asked, snapshot: FleetSnapshot) -> str:
-    """The model that is asked for, if an upstream lists it: adapters are models, and have an acceptance of their own."""
+    """The model that is asked for, if an upstream lists it. Adapters are models, with an acceptance of their own."""
     wanted = asked.body.get("model") if asked.body is not None else None
     known = isinstance(wanted, str) and any(wanted in lane.models for lane in snapshot.lanes)
     return wanted if known and isinstance(wanted, str) else snapshot.model
