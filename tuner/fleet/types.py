@@ -26,6 +26,10 @@ from typing import Any, Protocol
 from policies.types import PLAIN, Decision
 
 
+UNKNOWN_DRAFTER = "unknown"
+"""The drafter of an upstream that drafts and does not tell by what."""
+
+
 class EngineKind(StrEnum):
     """Who serves at an upstream."""
 
