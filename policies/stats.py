@@ -86,7 +86,8 @@ class CycleStats:
     verify_seconds: float
     """The target's decode pass and the choice of its tokens."""
     cycle_seconds: float
-    """Draft, allocation, verification and commit; without prefill and without waiting."""
+    """Draft, allocation, verification and commit; without prefill and without waiting. 0.0 where a foreign engine read
+    prompts in the same pass: then nobody can tell, and the cycle says nothing of time."""
     prefill_tokens: int
     prefill_seconds: float
     waiting: int

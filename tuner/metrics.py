@@ -104,7 +104,8 @@ class Metrics:
                 return
             window = "plain" if stats.window.plain else "served"
             self._tally.count("cycles_total", (window,), 1)
-            self._tally.observe("cycle_seconds", (window,), stats.cycle_seconds)
+            if stats.cycle_seconds > 0.0:
+                self._tally.observe("cycle_seconds", (window,), stats.cycle_seconds)
             self._tally.count("verify_seconds_total", (), stats.verify_seconds)
             self._tally.count("shadow_seconds_total", (), stats.shadow_seconds + stats.copying_seconds)
             for drafter, seconds in stats.draft_seconds.items():

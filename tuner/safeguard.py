@@ -74,7 +74,7 @@ class Safeguard:
     def fold(self, stats: CycleStats) -> None:
         """Count a cycle. What operators force is part of the plain cycle, with its tokens."""
         cost = self._learning.cost
-        if cost is None or stats.killed:
+        if cost is None or stats.killed or stats.cycle_seconds <= 0.0:
             return
         load = stats.load
         emitted = sum(one.emitted for one in stats.sequences)

@@ -5,6 +5,7 @@ A fault of the plug-in is counted and logged once, and that step is as vLLM was 
 
 import logging
 import os
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable
@@ -40,7 +41,7 @@ _ENDS = {
 }
 """By vLLM's names. A stop string is found outside of its core, which then aborts: that counts as cancelled here."""
 _OWN_KEYS = 1 << 62
-"""Keys of requests that come without a word begin here."""
+"""Keys of requests that come without a word are above it, and those of other starts elsewhere."""
 
 T = TypeVar("T")
 
@@ -65,7 +66,7 @@ class Steered(Parent):
         self._steps: deque[tuple[Any, Step]] = deque()
         self._left: dict[str, tuple[Seat, Any]] | None = None
         """Requests that ended with the output that is being read, by id; None between outputs."""
-        self._next_key = _OWN_KEYS
+        self._next_key = _OWN_KEYS + (secrets.randbits(40) << 20)
         self._own_seconds = 0.0
         self._taken_steps = self._faults = self._unread = 0
         self._first_fault = ""
@@ -149,7 +150,7 @@ class Steered(Parent):
         self._seats[request.request_id] = Seat(key, decision, most, features, request.arrival_time)
 
     def _open(self) -> Step:
-        step, length = self._steering.open(self.running, self._seats, self._follower.in_force, time.perf_counter())
+        step, length = self._steering.open(self.running, self._seats, self._follower.in_force, time.monotonic())
         if self._steering.launch.block_length:
             self.dynamic_sd_lookup = self._launched_lookup if length is None else self._lookups[length]
         return step
@@ -193,7 +194,7 @@ class Steered(Parent):
         left, self._left = self._left or {}, None
         if step is not None:
             self._taken_steps += 1
-            stats = self._steering.close(step, left, bool(self.running), time.perf_counter(), time.time())
+            stats = self._steering.close(step, left, bool(self.running), time.monotonic(), time.time())
             self._reporter.report(stats)
         for seat, request in left.values():
             self._report_end(seat, request)

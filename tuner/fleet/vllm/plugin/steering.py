@@ -206,7 +206,7 @@ class Steering:
         for entry, length in zip(entries, wanted, strict=True):
             seat = entry.seat
             seat.requested = length
-            seat.watched = entry.watched if seat.shadow is None else 0
+            seat.watched = entry.watched
             longest = max(longest, length, seat.watched)
         if longest == launch.block_length and not in_force.steered:
             return None
@@ -230,7 +230,7 @@ class Steering:
         return planned.requested
 
     def close(self, step: Step, ended: Container[str], busy: bool, now: float, at: float) -> CycleStats:
-        """The step's tokens have left vLLM's core at `now`, which is `at` in Unix seconds.
+        """The step's tokens have left vLLM's core at `now` (`time.monotonic`), which is `at` in Unix seconds.
 
         Args:
             ended: the requests that ended with it.
@@ -318,6 +318,7 @@ class Steering:
             waiting=step.waiting,
             sequences=tuple(sequences),
             shadows=tuple(shadows),
+            ended_at=now,
         )
 
     def _draft_seconds(self, step: Step) -> float:
