@@ -198,7 +198,8 @@ class Answer:
         kept = events.strip(payload)
         if not isinstance(framing, Chunked):
             return kept
-        if was_at_boundary and framing.at_boundary and not held and kept == payload:
+        whole = framing.at_boundary or framing.done
+        if was_at_boundary and whole and not held and kept == payload:
             return data
         if framing.done:
             return chunk(kept) + chunk(events.rest()) + framing.ending

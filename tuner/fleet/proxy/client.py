@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import struct
+from time import monotonic
 from typing import cast
 
 from tuner.fleet.proxy.exchange import ProxiedExchange
@@ -53,7 +54,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         self.transport.set_write_buffer_limits(self._options.write_buffer_bytes)
-        self._since = self._routing.loop.time()
+        self._since = monotonic()
         self._connections.add(self)
         self._gone.clear()
 
@@ -65,7 +66,7 @@ class ClientConnection(asyncio.Protocol):
             self._feed_body(self._body, data)
         elif exchange is None:
             if not self._buffer:
-                self._since = self._routing.loop.time()
+                self._since = monotonic()
             self._buffer += data
             self._next()
         elif exchange.tunnel:
@@ -88,14 +89,14 @@ class ClientConnection(asyncio.Protocol):
             self._gone.set()
 
     def pause_writing(self) -> None:
-        self._stalled_since = self._routing.loop.time()
+        self._stalled_since = monotonic()
         if self._exchange is not None:
             self._exchange.client_writable(False, self._stalled_since)
 
     def resume_writing(self) -> None:
         self._stalled_since = None
         if self._exchange is not None:
-            self._exchange.client_writable(True, self._routing.loop.time())
+            self._exchange.client_writable(True, monotonic())
 
     def answered(self, keep_alive: bool) -> None:
         self._exchange = None
@@ -104,7 +105,7 @@ class ClientConnection(asyncio.Protocol):
         elif not keep_alive:
             self.close()
         else:
-            self._since = self._routing.loop.time()
+            self._since = monotonic()
             self.transport.resume_reading()
             if self._buffer:
                 self._next()
@@ -135,7 +136,7 @@ class ClientConnection(asyncio.Protocol):
 
     def close(self) -> None:
         """Send what is to be sent, and close."""
-        self._deadline = self._routing.loop.time() + self._options.idle_seconds
+        self._deadline = monotonic() + self._options.idle_seconds
         self.transport.close()
 
     def check(self, now: float) -> None:
@@ -187,7 +188,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self._buffer, self._scanned = b"", 0
         body: Framing = Chunked() if head.chunked else Length(head.length or 0)
-        now = self._routing.loop.time()
+        now = monotonic()
         exchange = self._exchange = ProxiedExchange(self._routing, self, head, now)
         self._body = None if body.done else body
         self._body_bytes, self._waited_seconds, self._checked_at, self._wanted = 0, 0.0, now, True
@@ -214,7 +215,7 @@ class ClientConnection(asyncio.Protocol):
             self._body = None
             self._buffer = data[end:]
             data = data[:end]
-        exchange.body_received(data, body.payload, body.done, self._routing.loop.time())
+        exchange.body_received(data, body.payload, body.done, monotonic())
 
     def _leave(self, end: End = End.CANCELLED) -> None:
         exchange, self._exchange = self._exchange, None
@@ -223,6 +224,6 @@ class ClientConnection(asyncio.Protocol):
 
     def _linger(self) -> None:
         """Say no more, and read on for a while: closing on a client that sends would take the answer from it."""
-        self._deadline = self._routing.loop.time() + self._options.linger_seconds
+        self._deadline = monotonic() + self._options.linger_seconds
         self.transport.resume_reading()
         self.transport.write_eof()

@@ -1,6 +1,7 @@
 """One upstream as the data path uses it: its connections, the requests in progress there, its health."""
 
 import asyncio
+from time import monotonic
 from typing import Protocol, cast
 
 from tuner.fleet.proxy.health import Health
@@ -73,7 +74,7 @@ class Endpoint:
         self._idle: list[UpstreamConnection] = []
         self._area = 0.0
         """Requests in progress, integrated over time."""
-        self._since = loop.time()
+        self._since = monotonic()
         self._closed = False
 
     @property
@@ -144,7 +145,7 @@ class Endpoint:
             sentence = await self._ask_health()
         except CONNECT_ERRORS as error:
             sentence = unreachable(self.name, error)
-        self.health.asked(not sentence, sentence, self._loop.time())
+        self.health.asked(not sentence, sentence, monotonic())
 
     async def _ask_health(self) -> str:
         origin = self.origin

@@ -1,9 +1,9 @@
 """One request and its answer: where it goes, what is edited, how it ends, what is reported."""
 
 import asyncio
-import time
 from collections.abc import Sequence
 from dataclasses import replace
+from time import monotonic, time
 from typing import Protocol
 
 from tuner.fleet.proxy.answer import Answer
@@ -56,7 +56,7 @@ class ProxiedExchange:
         self._kind = kind_of(head)
         self._reads = False
         self._choice = _NO_CHOICE
-        self._arrived_at = time.time()
+        self._arrived_at = time()
         self._received_at = now
         """When the last byte of the request came so far."""
         self._received = head.length in (None, 0) and not head.chunked
@@ -166,7 +166,7 @@ class ProxiedExchange:
         """The upstream sent something."""
         answer = self._answer
         try:
-            passed_on = answer.feed(data, self._routing.loop.time())
+            passed_on = answer.feed(data, monotonic())
         except (HeadError, FramingError) as error:
             self._broken(f"The upstream's answer is not HTTP/1.1: {error}.".replace("..", "."))
             return
@@ -274,7 +274,7 @@ class ProxiedExchange:
             self._refuse(502 if self._unreachable else 503, sentence, "upstream_unreachable", End.BROKEN)
             return
         self._endpoint = endpoint
-        self._began_at = self._routing.loop.time()
+        self._began_at = monotonic()
         self._began_area = endpoint.began(self._began_at)
         connection = None if fresh else endpoint.take()
         if connection is None:
@@ -288,7 +288,7 @@ class ProxiedExchange:
         except CONNECT_ERRORS as error:
             self._connecting = None
             self._unreachable = unreachable(endpoint.name, error)
-            endpoint.health.failed(self._unreachable, self._routing.loop.time(), at_once=True)
+            endpoint.health.failed(self._unreachable, monotonic(), at_once=True)
             self._leave_endpoint()
             self._tried.add(endpoint.name)
             if self._reads:
@@ -310,7 +310,7 @@ class ProxiedExchange:
         body = self._pieces or [] if edit is None else [edit]
         origin = endpoint.origin
         connection.transport.write(b"".join((upstream_head(head, origin.authority, origin.prefix), *body)))
-        self._sent_at = self._routing.loop.time()
+        self._sent_at = monotonic()
         if self._overhead is None:
             self._overhead = self._sent_at - self._received_at
         if self._client_slow_since is not None:
@@ -337,7 +337,7 @@ class ProxiedExchange:
 
     def _give_back(self, connection: UpstreamConnection) -> None:
         if self._endpoint is not None:
-            self._endpoint.give_back(connection, self._routing.loop.time())
+            self._endpoint.give_back(connection, monotonic())
 
     def _broken(self, sentence: str, end: End = End.BROKEN) -> None:
         """The answer will not become whole. What came of it is passed on, and that it ends too early can be seen."""
@@ -370,7 +370,7 @@ class ProxiedExchange:
         if connection is not None:
             connection.exchange = None
             connection.transport.abort()
-        endpoint, now = self._endpoint, self._routing.loop.time()
+        endpoint, now = self._endpoint, monotonic()
         load = 0.0
         if endpoint is not None:
             load = endpoint.ended(self._began_area, self._began_at, now)
@@ -421,7 +421,7 @@ class ProxiedExchange:
     def _leave_endpoint(self) -> None:
         """Another attempt follows."""
         if self._endpoint is not None:
-            self._endpoint.ended(self._began_area, self._began_at, self._routing.loop.time())
+            self._endpoint.ended(self._began_area, self._began_at, monotonic())
             self._endpoint.health.said_nothing()
             self._endpoint = None
 

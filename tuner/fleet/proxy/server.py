@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
+from time import monotonic
 
 from tuner.fleet.proxy.client import ClientConnection
 from tuner.fleet.proxy.options import ProxyOptions
@@ -78,7 +79,7 @@ class Proxy:
         return ClientConnection(self._routing, self._connections, self._gone)
 
     def _tick(self) -> None:
-        now = self._routing.loop.time()
+        now = monotonic()
         for connection in list(self._connections):
             connection.check(now)
         self._routing.tick(now)
