@@ -30,14 +30,15 @@ class Menu:
         return None if plain is None else plain[place] / self.seconds[kind][place]
 
 
-def menu_of(speeds: Speeds, context: int, kinds: Collection[Kind], most_load: int) -> Menu:
-    """Of the context at a place in `speeds`, for `kinds`, at loads up to `most_load`."""
+def menu_of(speeds: Speeds, context: int | None, kinds: Collection[Kind], most_load: int) -> Menu:
+    """Of the context at a place in `speeds`, or over all where it has none, for `kinds`, at loads up to `most_load`."""
+    values = speeds.curves if context is None else speeds.values[:, context]
     loads = charted_loads(max(1, most_load))
     logs = np.log2(np.array(loads, dtype=np.float64))
     return Menu(
         loads,
         {
-            kind: tuple(np.exp(_at(speeds.values[place, context], logs)).tolist())
+            kind: tuple(np.exp(_at(values[place], logs)).tolist())
             for place, kind in enumerate(speeds.rows.kinds)
             if kind in kinds
         },

@@ -53,6 +53,8 @@ class Speeds:
     """(kinds, contexts, BINS): the same of a context, without `lane_effects`."""
     errors: Floats
     """(kinds, contexts, BINS): standard errors of `values`, as far as kinds differ in them."""
+    new_errors: tuple[float, ...]
+    """(kinds,): the same in a context that is new."""
     requests: Floats
     """(kinds, contexts): on which they rest, aged."""
     noise: float
@@ -223,10 +225,17 @@ class _Cells:
             curves=np.array([rising(row, weight) for row, weight in zip(of_kinds, weights, strict=True)]),
             values=np.asarray(values).reshape(shape),
             errors=np.asarray(errors).reshape(shape),
+            new_errors=tuple(self._new_error(found, each) for each in range(kinds)),
             requests=requests,
             noise=math.sqrt(found.noise),
             moved=moved,
         )
+
+    def _new_error(self, found: Fit, kind: int) -> float:
+        """What a route and language of which nothing is known may be off, and what is not known of `kind` itself."""
+        spreads = sum(found.noise / found.kappas[term] for term in (*_OF_A_KIND[1:], _CELLS))
+        known = found.noise / (float(found.weights[_KINDS][kind]) + found.kappas[_KINDS])
+        return math.sqrt(spreads + known)
 
 
 def _completed(curve: Floats, weights: Floats) -> Floats:

@@ -49,8 +49,10 @@ class Findings:
 
 
 def judge(context: Context, found: Findings, previous: Policy | None, learned: Arm | None) -> Policy:
-    """The policy that `found` calls for: the version is that of `previous`, or one more if arm, state or reason differ;
-    `created_at` is then for the caller to set. `learned` is the arm last learned here, which orders may have covered."""
+    """The policy that `found` calls for; `learned` is the arm last learned here, which orders may have covered.
+
+    The version is that of `previous`, or one more if arm, state or reason differ; `created_at` is then for the caller.
+    """
     arm, state, reason, note = _verdict(found, previous, learned)
     advised = (
         arm if reason in (Reason.LEARNED, Reason.EXPLORE) else arm_of(found.menu, learned, found.load, found.margin)
