@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tuner.cli import draft, operator, service, trace
+from tuner.cli import draft, operator, plugin, service, trace
 from tuner.cli.export import export
 from tuner.cli.failures import SentenceGroup
 from tuner.cli.replay import replay
@@ -38,6 +38,7 @@ app.command()(operator.pin)
 app.command()(operator.unpin)
 app.command(short_help="Switch speculation off for a route or everywhere.")(operator.off)
 app.command()(operator.on)
+app.command("plugin", short_help="Write what lets Paceline steer vLLM from inside.")(plugin.write)
 app.command(short_help="Print launch settings of other engines that hold what was learned.")(export)
 drafters.command("train", short_help="Train a drafter for the model; run again, it goes on.")(draft.train)
 drafters.command("list", short_help="Show every drafter, and whether it fits the model.")(draft.list_drafters)

@@ -15,6 +15,8 @@ from tuner.fleet.vllm.plugin.messages import ORDERS, Orders
 
 log = logging.getLogger(__name__)
 
+ORDERS_PATH = "/plugin/orders"
+"""Where the page is, below the admin API's address."""
 AGAIN_SECONDS = 1.0
 """How often the date of the file is renewed, so that plug-ins know that somebody is there: see
 `tuner.fleet.vllm.plugin.following.SILENCE_SECONDS`."""

@@ -43,12 +43,13 @@ NOTHING_HEARD = InForce(INITIAL_CYCLE_POLICY, None, steered=False)
 class Follower:
     """Keeps `in_force` up to date."""
 
-    def __init__(self, source: str | None) -> None:
-        """`source` is a URL or the path of a file; None: nothing is ever heard."""
+    def __init__(self, source: str | None, token: str | None = None) -> None:
+        """`source` is a URL, which may ask for `token`, or the path of a file; None: nothing is ever heard."""
         self.in_force = NOTHING_HEARD
         self.sentence = ""
         """What is wrong with what came last."""
         self._source = source
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._is_url = source is not None and source.startswith(("http://", "https://"))
         self._seen: tuple[int, int, int] | None = None
         """Of the file: date, size and inode."""
@@ -111,7 +112,7 @@ class Follower:
     def _fetch(self) -> bool:
         """Whether somebody answered."""
         assert self._source is not None
-        headers = {} if self._etag is None else {"If-None-Match": self._etag}
+        headers = self._headers if self._etag is None else {**self._headers, "If-None-Match": self._etag}
         request = urllib.request.Request(self._source, headers=headers)
         try:
             with self._opener.open(request, timeout=_TIMEOUT_SECONDS) as answer:

@@ -30,6 +30,8 @@ else:
 
 POLICY = "PACELINE_POLICY"
 """Environment: the file or the URL of the orders."""
+TOKEN = "PACELINE_ADMIN__TOKEN"
+"""Environment: what the URL of the orders asks for, if it does."""
 TELEMETRY = "PACELINE_TELEMETRY"
 """Environment: ``HOST:PORT`` or the path of the Unix socket that takes the reports."""
 _log = logging.getLogger("paceline_vllm")
@@ -70,7 +72,7 @@ class Steered(Parent):
         self._own_seconds = 0.0
         self._taken_steps = self._faults = self._unread = 0
         self._first_fault = ""
-        self._follower = Follower(os.environ.get(POLICY))
+        self._follower = Follower(os.environ.get(POLICY), os.environ.get(TOKEN))
         self._reporter = Reporter(os.environ.get(TELEMETRY), hello_of(self.vllm_version, config, launch), self._state)
         self._follower.start()
         self._reporter.start()
