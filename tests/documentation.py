@@ -43,6 +43,10 @@ from tuner.bench.tuner_speed import (
     SEQUENCES,
 )
 from tuner.cli import app as command_line
+from tuner.fleet.feature_rows import ROWS, Trouble
+from tuner.fleet.render.lossy import LOSSY_SETTINGS
+from tuner.fleet.render.spellings import SPELLINGS
+from tuner.fleet.types import EngineKind
 from tuner.metric_table import FLEET_METRICS, METRICS, NEEDS_OWN_ENGINE, NEEDS_PLUGIN, Metric
 from tuner.settings import Settings, setting_rows
 from tuner.settings_loader import OTHER_VARIABLES
@@ -519,6 +523,38 @@ def scenarios_table() -> str:
     return markdown(("Scenario", "What it measures"), [(f"`{name}`", text) for name, text in SCENARIOS.items()])
 
 
+def features_table() -> str:
+    """Every feature that a speculating engine refuses or gets wrong; fields of one trouble in one row."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for row in sorted(ROWS, key=lambda one: (list(EngineKind).index(one.engine), list(Trouble).index(one.trouble))):
+        builds = f" (builds {', '.join(sorted(row.builds))})" if row.builds else ""
+        key = (row.engine, row.trouble, row.sentence + builds, row.right_from, "yes" * row.plugin, row.source)
+        rows.setdefault(key, []).append(f"`{row.field}`")
+    header = ("Engine", "Fields", "Trouble", "What becomes of it", "Right from", "K = 0", "Read or reported")
+    return markdown(header, [(key[0], ", ".join(fields), *key[1:]) for key, fields in rows.items()])
+
+
+def spellings_table() -> str:
+    """What each engine calls a drafter."""
+    rows = [
+        (
+            f"`{name}`",
+            *(
+                f"`{called}`" if called else ""
+                for called in (each.vllm, each.sglang, each.tensorrt_llm, each.llama_server)
+            ),
+        )
+        for name, each in SPELLINGS.items()
+    ]
+    return markdown(("Drafter", "vLLM", "SGLang", "TensorRT-LLM", "llama-server"), rows)
+
+
+def lossy_table() -> str:
+    """Every setting under which speculation changes the text."""
+    rows = [(f"`{name}`", setting.engine, setting.does, setting.remedy) for name, setting in LOSSY_SETTINGS.items()]
+    return markdown(("Setting", "Of", "What it does", "Remedy"), rows)
+
+
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table; bars inside a cell are escaped."""
     lines = [list(header), ["---"] * len(header), *(list(row) for row in rows)]
@@ -603,6 +639,7 @@ TABLES: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "unbound": unbound_table,
     },
     "docs/tuning.md": {"knobs": knobs_table},
+    "docs/engines.md": {"features": features_table, "spellings": spellings_table, "lossy": lossy_table},
     "docs/requests.md": {"neutral": fields_without_effect_table},
     "docs/reference.md": {
         "commands": commands_table,

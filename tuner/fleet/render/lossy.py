@@ -6,12 +6,16 @@ page on FLy; TensorRT-LLM ``llm_args.py`` (2026-08); llama.cpp #27711.
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from policies.quoting import shown
 
 _ACCEPTS_MORE = "accepts drafts that the model would not have chosen"
-_INVENTS = "accepts drafts by chance, whatever the model says: for measuring only"
+_INVENTS = "accepts drafts by chance, whatever the model says, for measuring only"
+_FLY = "fly"
+"""vLLM's verification of that name, which its page calls lossy. How it is set was not read: so whatever is called so,
+begins with it, or sets a method to it."""
 
 
 def _below_one(value: Any) -> bool:
@@ -32,32 +36,48 @@ def _given(value: Any) -> bool:
     return value not in (None, False, "", [], "none")
 
 
-def _is_one_of(*names: str) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, str) and value.lower() in names
+def _is_synthetic(value: Any) -> bool:
+    return bool(value == "synthetic")
 
 
-_RULES: Mapping[str, tuple[Callable[[Any], bool], str, str]] = {
-    "speculative_accept_threshold_single": (_below_one, _ACCEPTS_MORE, "set it to 1.0"),
-    "speculative_accept_threshold_acc": (_below_one, _ACCEPTS_MORE, "set it to 1.0"),
-    "rejection_sample_method": (_is_one_of("synthetic", "fly"), _INVENTS, "set it to standard or block"),
-    "synthetic_acceptance_rates": (_given, _INVENTS, "leave it out"),
-    "synthetic_acceptance_length": (_given, _INVENTS, "leave it out"),
-    "verification_method": (_is_one_of("fly", "typical", "relaxed"), _ACCEPTS_MORE, "leave it out"),
-    "spec_decoding_acceptance_method": (
-        _is_one_of("typical_acceptance_sampler"),
-        _ACCEPTS_MORE,
-        "set it to rejection_sampler",
+def _is_typical(value: Any) -> bool:
+    return bool(value == "typical_acceptance_sampler")
+
+
+@dataclass(frozen=True, slots=True)
+class LossySetting:
+    """One setting."""
+
+    engine: str
+    is_lossy: Callable[[Any], bool]
+    does: str
+    remedy: str
+
+
+LOSSY_SETTINGS: Mapping[str, LossySetting] = {
+    "speculative_accept_threshold_single": LossySetting("SGLang", _below_one, _ACCEPTS_MORE, "set it to 1.0"),
+    "speculative_accept_threshold_acc": LossySetting("SGLang", _below_one, _ACCEPTS_MORE, "set it to 1.0"),
+    "sglang_simulate_acc_len": LossySetting("SGLang", _above_zero, _INVENTS, "unset it"),
+    "rejection_sample_method": LossySetting("vLLM", _is_synthetic, _INVENTS, "set it to standard or block"),
+    "synthetic_acceptance_rates": LossySetting("vLLM", _given, _INVENTS, "leave it out"),
+    "synthetic_acceptance_length": LossySetting("vLLM", _given, _INVENTS, "leave it out"),
+    _FLY: LossySetting("vLLM", _given, _ACCEPTS_MORE, "leave it out"),
+    "spec_decoding_acceptance_method": LossySetting(
+        "vLLM of before V1", _is_typical, _ACCEPTS_MORE, "set it to rejection_sampler"
     ),
-    "typical_acceptance_sampler_posterior_threshold": (_given, _ACCEPTS_MORE, "leave it out"),
-    "typical_acceptance_sampler_posterior_alpha": (_given, _ACCEPTS_MORE, "leave it out"),
-    "posterior_threshold": (_above_zero, _ACCEPTS_MORE, "leave it out"),
-    "use_relaxed_acceptance_for_thinking": (_on, _ACCEPTS_MORE, "set it to false"),
-    "relaxed_delta": (_above_zero, _ACCEPTS_MORE, "leave it out"),
-    "spec_synth_len": (_above_zero, _INVENTS, "leave it out"),
-    "spec_synth_rates": (_given, _INVENTS, "leave it out"),
-    "sglang_simulate_acc_len": (_above_zero, _INVENTS, "unset it"),
+    "typical_acceptance_sampler_posterior_threshold": LossySetting(
+        "vLLM of before V1", _given, _ACCEPTS_MORE, "leave it out"
+    ),
+    "typical_acceptance_sampler_posterior_alpha": LossySetting(
+        "vLLM of before V1", _given, _ACCEPTS_MORE, "leave it out"
+    ),
+    "posterior_threshold": LossySetting("TensorRT-LLM", _above_zero, _ACCEPTS_MORE, "leave it out"),
+    "use_relaxed_acceptance_for_thinking": LossySetting("TensorRT-LLM", _on, _ACCEPTS_MORE, "set it to false"),
+    "relaxed_delta": LossySetting("TensorRT-LLM", _above_zero, _ACCEPTS_MORE, "leave it out"),
+    "spec_synth_len": LossySetting("llama-server", _above_zero, _INVENTS, "leave it out"),
+    "spec_synth_rates": LossySetting("llama-server", _given, _INVENTS, "leave it out"),
 }
-"""By the setting's name in lower case with underscores: when it is lossy, what it does, and the remedy."""
+"""By the setting's name in lower case with underscores."""
 
 
 def lossy(settings: Mapping[str, Any] | Sequence[str]) -> list[str]:
@@ -81,10 +101,10 @@ def _told(settings: Any) -> Iterator[str]:
 
 def _rule(key: str, value: Any) -> Iterator[str]:
     name = key.lstrip("-").rpartition(".")[2].lower().replace("-", "_")
-    fly = name == "fly" or name.startswith("fly_")
-    applies, does, remedy = (_given, _ACCEPTS_MORE, "leave it out") if fly else _RULES.get(name, (None, "", ""))
-    if applies is not None and applies(value):
-        yield f"{key} is {shown(value)}, which {does}: {remedy}."
+    fly = name.startswith("fly_") or (value == _FLY and name.endswith(("method", "mode", "verification")))
+    setting = LOSSY_SETTINGS.get(_FLY if fly else name)
+    if setting is not None and setting.is_lossy(value):
+        yield f"{key} is {shown(value)}, which {setting.does}: {setting.remedy}."
 
 
 def _of_words(words: Sequence[str]) -> Iterator[tuple[str, Any]]:

@@ -38,7 +38,7 @@ LOSSLESS: Sequence[Mapping[str, Any] | Sequence[str]] = [
     ["--spec-type", "ngram-simple", "--spec-draft-n-max", "8", "--temp", "-1"],
     {"spec_synth_len": -1, "spec_synth_rates": [], "SGLANG_SIMULATE_ACC_LEN": ""},
     ["--speculative-config", "{not json"],
-    {"model": "org/fly-7b", "served_model_name": "fly"},
+    {"model": "org/fly-7b", "served_model_name": "fly", "flywheel": 3},
 ]
 
 
