@@ -1,4 +1,4 @@
-"""Ratios of paired measurements with their 95 % interval."""
+"""Ratios and differences of paired measurements with their 95 % interval."""
 
 import math
 import statistics
@@ -24,6 +24,17 @@ def paired_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> 
         return Interval(math.exp(centre), 0.0, math.inf)
     half = T_975[min(count - 2, len(T_975) - 1)] * statistics.stdev(logarithms) / math.sqrt(count)
     return Interval(math.exp(centre), math.exp(centre - half), math.exp(centre + half))
+
+
+def paired_difference(minuends: Sequence[float], subtrahends: Sequence[float]) -> Interval:
+    """Mean of the pairs' differences, with Student's interval; see `paired_ratio`."""
+    differences = [one - other for one, other in zip(minuends, subtrahends, strict=True)]
+    count = len(differences)
+    centre = statistics.fmean(differences)
+    if count < 2:
+        return Interval(centre, -math.inf, math.inf)
+    half = T_975[min(count - 2, len(T_975) - 1)] * statistics.stdev(differences) / math.sqrt(count)
+    return Interval(centre, centre - half, centre + half)
 
 
 def percentile(values: Sequence[float], share: float) -> float:

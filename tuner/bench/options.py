@@ -9,16 +9,18 @@ SCENARIOS = {
     "floor": "plain cycles against the seconds of the linear layers and of reading the KV cache",
     "drafters": "every drafter on every route and language: tokens per second, and how much of a block is kept",
     "transformers": "against transformers' generate, plain and assisted, and vLLM where PACELINE_VLLM_PYTHON names one",
+    "fleet": "vLLM as it may be launched against vLLM that a sidecar steers; PACELINE_VLLM_ENV says where it is",
     "cold": "from the start of the process to the first token",
     "cancel": "half of many requests cancelled: the others' texts, and every block back",
     "preempt": "a KV cache a quarter of what the load wants",
     "fragment": "mixed lengths over many rounds: blocks come back, admission does not slow down",
     "stream": "how tokens reach clients: the delay behind the engine, and bursts",
     "tuner": "what the tuner itself takes: decisions, the policies of a cycle, folding telemetry, memory",
+    "proxy": "what the sidecar's data path adds: to the first byte, CPU a chunk, memory of idle streams",
 }
 """Every scenario by its name, in words."""
 MIXED = "mixed"
-"""``matrix``: a route that is all the others that were named, or all there are, at once."""
+"""``matrix``, ``fleet``: a route that is all the others that were named, or all there are, at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +66,13 @@ READS = {
     "floor": ("repeats",),
     "drafters": ("routes", "languages", "drafters", "lengths", "prompts", "tokens", "repeats"),
     "transformers": ("routes", "arms", "prompts", "tokens", "repeats", "assistant"),
+    "fleet": ("routes", "concurrency", "arms", "tokens", "repeats"),
     "cold": ("routes", "repeats"),
     "cancel": ("routes", "requests", "arms", "tokens"),
     "preempt": ("routes", "requests", "arms", "tokens"),
     "fragment": ("routes", "requests", "arms", "tokens", "repeats"),
     "stream": ("routes", "concurrency", "arms", "tokens"),
     "tuner": ("repeats",),
+    "proxy": ("repeats",),
 }
 """The options that a scenario reads; the command refuses the others."""

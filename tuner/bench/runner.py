@@ -10,10 +10,12 @@ from policies.stats import EngineInfo
 from tuner.bench.cold import run_cold
 from tuner.bench.crowd import run_cancel, run_fragment, run_preempt
 from tuner.bench.drafters import run_drafters
+from tuner.bench.fleet import run_fleet
 from tuner.bench.floor import run_floor
 from tuner.bench.matrix import run_matrix
 from tuner.bench.options import SCENARIOS, BenchOptions
 from tuner.bench.other_engines import run_transformers
+from tuner.bench.proxy import run_proxy
 from tuner.bench.report import Report, begin, finish
 from tuner.bench.stream import run_stream
 from tuner.bench.tuner_speed import run_tuner_speed
@@ -27,13 +29,18 @@ RUNNERS: dict[str, Scenario] = {
     "floor": run_floor,
     "drafters": run_drafters,
     "transformers": run_transformers,
+    "fleet": run_fleet,
     "cold": run_cold,
     "cancel": run_cancel,
     "preempt": run_preempt,
     "fragment": run_fragment,
     "stream": run_stream,
     "tuner": run_tuner_speed,
+    "proxy": run_proxy,
 }
+
+WITHOUT_ENGINE = ("fleet", "proxy", "tuner")
+"""Scenarios that do not start our engine."""
 
 
 def run_bench(settings: Settings, options: BenchOptions, console: Console) -> int:
@@ -60,9 +67,8 @@ def _run(settings: Settings, options: BenchOptions, console: Console) -> tuple[E
             raise SettingsError(f"--{name} is empty; give at least one, or leave the option out.")
     begin(console, options)
     settings = on_free_ports(settings)
-    if (
-        settings.engine.drafters == (AUTO,) and options.scenario != "tuner"
-    ):  # the arms that may be asked for are known once the model is
+    # The arms that may be asked for are known once the model is.
+    if settings.engine.drafters == (AUTO,) and options.scenario not in WITHOUT_ENGINE:
         settings = prepared(settings, console)
     return asyncio.run(RUNNERS[options.scenario](settings, options, console))
 
