@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import httpx
@@ -115,7 +115,7 @@ def bursts(hello: Hello) -> list[Burst]:
 
 
 async def _run(
-    client: httpx.AsyncClient, replica: Replica, burst: Burst, keys: itertools.count[int]
+    client: httpx.AsyncClient, replica: Replica, burst: Burst, keys: Iterator[int]
 ) -> dict[tuple[int, int], _Seen]:
     """Cycles by (load, rows)."""
     seen: dict[tuple[int, int], _Seen] = {}

@@ -2,14 +2,44 @@
 
 import hashlib
 import uuid
+from dataclasses import dataclass
 from typing import Any
 
-from policies.types import PLAIN
+from policies.types import OTHER_ROUTE, PLAIN, UNDETERMINED, Context, Decision, Reason
 from tuner.fleet.vllm.plugin.messages import Hello
-from tuner.fleet.vllm.plugin.step import Launch
 
 KNOWN_VERSIONS = ("0.32.",)
 """Of vLLM, by how they begin: those that this plug-in was run with. vLLM does not keep its scheduler compatible."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How vLLM was launched."""
+
+    model: str
+    drafter: str
+    """`PLAIN` without one."""
+    block_length: int
+    block_lengths: tuple[int, ...]
+    """That a step may draft: rising, 0 first."""
+    shows_drafts: bool
+    """Whether drafts are seen before they are verified: where vLLM schedules asynchronously, only their number is."""
+
+    def level(self, length: int) -> int:
+        """The least block length of a step that covers `length`."""
+        return next((each for each in self.block_lengths if each >= length), self.block_lengths[-1])
+
+    def decision(self) -> Decision:
+        """Of requests that nobody decided about: what vLLM was launched with."""
+        return Decision(
+            decision_id="",
+            context=Context(self.model, OTHER_ROUTE, UNDETERMINED),
+            drafter=self.drafter,
+            cap=self.block_length,
+            forced=True,
+            reason=Reason.ENGINE_DEFAULT,
+            policy_version=0,
+        )
 
 
 class LaunchRefused(RuntimeError):

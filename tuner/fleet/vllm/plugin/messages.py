@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from policies.cycle_policy import CyclePolicy
-from policies.stats import CycleStats, RequestStats
 from policies.types import Decision
 from policies.wire import from_wire, to_wire
 
@@ -80,9 +79,6 @@ class State:
     """False: no policy has come for too long, and blocks are as vLLM was launched."""
     sentence: str
     """What is wrong with the policy that came last; empty where nothing is."""
-
-
-Report = Hello | CycleStats | RequestStats | State
 
 
 def word_argument(request_key: int, decision: Decision) -> str:

@@ -7,10 +7,12 @@ import threading
 import time
 from collections.abc import Callable
 
-from policies.stats import CycleStats, RequestStats
+from policies.stats import RequestStats
 from policies.wire import to_wire
-from tuner.fleet.vllm.plugin.messages import CYCLE, HELLO, REQUEST, STATE, Hello, Report, State
+from tuner.fleet.vllm.plugin.cycle_report import CycleReport
+from tuner.fleet.vllm.plugin.messages import CYCLE, HELLO, REQUEST, STATE, Hello, State
 
+Report = CycleReport | RequestStats
 LIMIT = 1024
 """Reports that wait at most."""
 _AGAIN_SECONDS = 1.0
@@ -66,7 +68,7 @@ class Reporter:
                 self._send_all(connection)
 
     def _send_all(self, connection: socket.socket) -> None:
-        connection.sendall(_line(self._hello))
+        connection.sendall(to_wire(HELLO, self._hello) + b"\n")
         told_at = time.monotonic()
         while not self._ended.is_set():
             with contextlib.suppress(queue.Empty):
@@ -81,7 +83,7 @@ class Reporter:
             now = time.monotonic()
             if now - told_at >= _AGAIN_SECONDS:
                 told_at = now
-                connection.sendall(_line(self._state()))
+                connection.sendall(to_wire(STATE, self._state()) + b"\n")
 
     def _connected(self) -> socket.socket | None:
         """A connection, if somebody listens."""
@@ -111,5 +113,6 @@ class Reporter:
 
 
 def _line(report: Report) -> bytes:
-    kinds = {CycleStats: CYCLE, RequestStats: REQUEST, Hello: HELLO, State: STATE}
-    return to_wire(kinds[type(report)], report) + b"\n"
+    if isinstance(report, CycleReport):
+        return to_wire(CYCLE, report.stats()) + b"\n"
+    return to_wire(REQUEST, report) + b"\n"

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from policies.ledger import Ledger
 from policies.stats import BlockEnd, FinishReason, RequestStats, ShadowStats
 from policies.types import Decision, RequestFeatures
+from tuner.fleet.vllm.plugin.terms import Terms
 
 SILENT, REFUSED, PARTLY, WHOLE = range(4)
 """The confidence buckets: it proposed nothing; the request's block before was rejected at its first position, or there
@@ -37,6 +38,7 @@ class Seat:
         "requested",
         "scheduled_at",
         "shadow",
+        "terms",
         "verified",
         "verify_seconds",
         "watched",
@@ -56,6 +58,7 @@ class Seat:
         self.watched = 0
         """The same of drafts of which none is to be verified."""
         self.shadow: Shadow | None = None
+        self.terms: Terms | None = None
         self.arrived_at = arrived_at
         self.scheduled_at = self.first_token_at = self.last_token_at = 0.0
         self.emitted = self.cycles = self.proposed = self.verified = self.accepted = 0
@@ -69,8 +72,13 @@ class Seat:
         self.last_token_at = now
         self.emitted += tokens
 
-    def count_block(self, proposed: int, verified: int, accepted: int, end: BlockEnd) -> None:
+    def count_block(
+        self, proposed: int, verified: int, accepted: int, end: BlockEnd, draft_seconds: float, verify_seconds: float
+    ) -> None:
+        """One step in which it decoded; the seconds are its share."""
         self.cycles += 1
+        self.draft_seconds += draft_seconds
+        self.verify_seconds += verify_seconds
         self.proposed += proposed
         self.verified += verified
         self.accepted += accepted

@@ -13,7 +13,7 @@ under rejection sampling too.
 from collections.abc import Container, Mapping, Sequence
 
 from policies.allocate import Candidate, allocate
-from policies.cycle_policy import INITIAL_CYCLE_POLICY, Outlook
+from policies.cycle_policy import INITIAL_CYCLE_POLICY
 from policies.ledger import (
     NOTHING,
     CostTrust,
@@ -26,12 +26,16 @@ from policies.ledger import (
     spare_if_asked,
 )
 from policies.plan import NO_PRICES, Prospect, plan
-from policies.stats import BlockEnd, CycleStats, SequenceStats, ShadowStats
+from policies.stats import BlockEnd, ShadowStats
+from tuner.fleet.vllm.plugin.cycle_report import CycleReport, Row
 from tuner.fleet.vllm.plugin.following import InForce
+from tuner.fleet.vllm.plugin.launch import Launch
 from tuner.fleet.vllm.plugin.seat import SILENT, Seat, Shadow
-from tuner.fleet.vllm.plugin.step import Entry, Launch, Running, Step
+from tuner.fleet.vllm.plugin.step import Entry, Place, Running, Step
+from tuner.fleet.vllm.plugin.terms import Terms
 
-_UNKNOWN = Outlook((), ())
+_PLAN_EVERY = 8
+"""Steps."""
 
 
 class Steering:
@@ -42,6 +46,7 @@ class Steering:
         self._trust = CostTrust()
         self._prices = NO_PRICES
         self._rate = 0.0
+        self._until_plan = 0
         self._window = INITIAL_CYCLE_POLICY.window.window_id
         self._cycle = 0
         self._last_block_length = launch.block_length
@@ -59,12 +64,18 @@ class Steering:
             seat = seats.get(request.request_id)
             if seat is None or request.is_prefill_chunk:
                 continue
-            entry = Entry(seat, request.request_id)
-            self._limit(entry, request, in_force)
-            if entry.cap:
-                entry.requested = min(self._last_block_length if seat.requested is None else seat.requested, entry.cap)
+            terms = seat.terms
+            if terms is None or terms.in_force is not in_force:
+                terms = seat.terms = Terms(seat.decision, seat.most, self.launch, in_force)
+            entry = Entry(seat, request.request_id, terms)
+            # A block of K emits up to K + 1 tokens.
+            cap = min(terms.cap, request.max_tokens - request.num_output_tokens - 1)
+            if cap > 0:
+                entry.cap = cap
+                entry.requested = min(self._last_block_length if seat.requested is None else seat.requested, cap)
                 entry.proposed = min(len(request.spec_token_ids), entry.requested)
-                entry.confidence = seat.confidence if entry.proposed else SILENT
+                if entry.proposed:
+                    entry.confidence = seat.confidence
             entry.kv_tokens = request.num_computed_tokens + 1
             decoding.append(request)
             entries.append(entry)
@@ -116,39 +127,16 @@ class Steering:
             if seat is not None and request_id not in decoding:
                 seat.requested, seat.watched, seat.shadow = None, 0, None
                 seat.scheduled_at = seat.scheduled_at or at
-                step.prefilling.append(Entry(seat, request_id))
+                step.prefilling.append(Place(seat, request_id))
 
     def pause(self) -> None:
         """vLLM had nothing to do in a step."""
         self._finished_at = None
 
-    def _limit(self, entry: Entry, request: Running, in_force: InForce) -> None:
-        """How long a block of the request may be now, and whether nobody weighs it."""
-        seat, policy, launch = entry.seat, in_force.policy, self.launch
-        decision = seat.decision
-        entry.forced = decision.forced or not in_force.steered
-        if policy.plain_on(decision.context.route):
-            return
-        # A block of K emits up to K + 1 tokens.
-        most = min(seat.most, launch.block_length, request.max_tokens - request.num_output_tokens - 1)
-        if most <= 0:
-            return
-        free = launch.drafter not in policy.draft_costs
-        if decision.drafter == launch.drafter:
-            cap = decision.cap
-            if cap and not (in_force.steered or decision.forced):
-                cap = launch.block_length
-            if policy.hold and not entry.forced:
-                entry.watched = min(cap, most) if free and launch.shows_drafts else 0
-            else:
-                entry.cap = min(cap, most)
-        elif free and launch.drafter in decision.shadows:
-            entry.watched = min(decision.cap or most, most)
-
     def _watch(self, entry: Entry, request: Running) -> None:
         """Keep what was to be had and is not verified: what comes tells whether it would have been accepted."""
         seat = entry.seat
-        requested = entry.requested or min(seat.watched, entry.watched)
+        requested = entry.requested or min(seat.watched, entry.terms.watched)
         if seat.shadow is None and requested and self._last_block_length:
             drafts = request.spec_token_ids[:requested]
             if drafts or not entry.requested:
@@ -159,31 +147,29 @@ class Steering:
         policy, entries = step.policy, step.entries
         if not any(entry.proposed for entry in entries):
             return (0,) * len(entries)
-        if all(entry.forced or not entry.proposed for entry in entries):
+        if all(entry.terms.forced or not entry.proposed for entry in entries):
             return [entry.proposed for entry in entries]
         drafter = self.launch.drafter
-        default = policy.default_survivals.get(drafter)
+        ledgers = [entry.seat.ledger for entry in entries]
         waiting = [
             (
-                entry.seat.ledger,
-                Own(drafter, entry.proposed, entry.proposed) if entry.requested and not entry.forced else NOTHING,
+                ledger,
+                Own(drafter, entry.proposed, entry.proposed) if entry.requested and not entry.terms.forced else NOTHING,
             )
-            for entry in entries
+            for ledger, entry in zip(ledgers, entries, strict=True)
         ]
-        lifted = lifts([entry.seat.ledger for entry in entries], policy, step.kv_tokens, trust)
         candidates = []
-        for entry, lift in zip(entries, lifted, strict=True):
-            context = entry.seat.decision.context
+        for entry, lift in zip(entries, lifts(ledgers, policy, step.kv_tokens, trust), strict=True):
+            terms = entry.terms
             curve: tuple[float, ...] = ()
-            if entry.proposed:
-                survival = policy.survivals.get((drafter, context.route, context.language), default)
-                if survival is not None:
-                    curve = survival.of(entry.confidence)
-            limit = policy.tpot_limits.get(context.route)
-            candidates.append(Candidate(entry.proposed, curve, entry.forced, limit).lifted(lift))
-        drafted = [(drafter, entry.proposed) for entry in entries if entry.requested]
-        forced = [(drafter, entry.proposed) for entry in entries if entry.requested and entry.forced]
-        spent = drafting_seconds(drafted, policy.draft_costs) - drafting_seconds(forced, policy.draft_costs)
+            if entry.proposed and terms.survival is not None:
+                curve = terms.survival.of(entry.confidence)
+            candidates.append(Candidate(entry.proposed, curve, terms.forced, terms.tpot_limit).lifted(lift))
+        spent = 0.0
+        if drafter in policy.draft_costs:
+            drafted = [(drafter, entry.proposed) for entry in entries if entry.requested]
+            forced = [(drafter, entry.proposed) for entry in entries if entry.requested and entry.terms.forced]
+            spent = drafting_seconds(drafted, policy.draft_costs) - drafting_seconds(forced, policy.draft_costs)
         spare = cycle_spare(waiting, policy, step.kv_tokens, trust)
         return allocate(
             candidates, policy.cost, step.kv_tokens, policy.margin, spare, rate=self._rate, draft_seconds=spent
@@ -198,7 +184,7 @@ class Steering:
                 return 0
             return launch.block_lengths[-1] if in_force.steered else None
         wanted: Sequence[int] = [entry.cap for entry in entries]
-        if any(entry.cap and not entry.forced for entry in entries):
+        if any(entry.cap and not entry.terms.forced for entry in entries):
             wanted = self._planned(step, trust)
         else:
             self._rate = 0.0
@@ -206,22 +192,27 @@ class Steering:
         for entry, length in zip(entries, wanted, strict=True):
             seat = entry.seat
             seat.requested = length
-            seat.watched = entry.watched
+            seat.watched = entry.terms.watched
             longest = max(longest, length, seat.watched)
         if longest == launch.block_length and not in_force.steered:
             return None
         return launch.level(longest)
 
     def _planned(self, step: Step, trust: float) -> Sequence[int]:
-        policy, drafter = step.policy, self.launch.drafter
-        default = policy.default_outlooks.get(drafter, _UNKNOWN)
-        prospects = []
-        for entry in step.entries:
-            context = entry.seat.decision.context
-            outlook = policy.outlooks.get((drafter, context.route, context.language), default)
-            limit = policy.tpot_limits.get(context.route)
-            prospects.append(Prospect(drafter, outlook, entry.cap, entry.forced, limit))
-        waiting = [(entry.seat.ledger, "" if entry.forced else drafter) for entry in step.entries]
+        policy, drafter, entries = step.policy, self.launch.drafter, step.entries
+        caps = [entry.cap for entry in entries]
+        if policy.cost is not None and drafter not in policy.draft_costs:
+            # What costs nothing is asked up to the caps whatever the plan: that is then for the rate alone, which is a
+            # mean over many steps.
+            self._until_plan -= 1
+            if self._until_plan > 0:
+                return caps
+            self._until_plan = _PLAN_EVERY
+        prospects = [
+            Prospect(drafter, entry.terms.outlook, cap, entry.terms.forced, entry.terms.tpot_limit)
+            for entry, cap in zip(entries, caps, strict=True)
+        ]
+        waiting = [(entry.seat.ledger, "" if entry.terms.forced else drafter) for entry in entries]
         spare_of = spare_if_asked(waiting, policy, step.kv_tokens, trust)
         planned = plan(
             prospects, policy.cost, policy.draft_costs, step.kv_tokens, policy.margin, spare_of, self._prices
@@ -229,7 +220,7 @@ class Steering:
         self._prices, self._rate = planned.prices, planned.rate
         return planned.requested
 
-    def close(self, step: Step, ended: Container[str], busy: bool, now: float, at: float) -> CycleStats:
+    def close(self, step: Step, ended: Container[str], busy: bool, now: float, at: float) -> CycleReport:
         """The step's tokens have left vLLM's core at `now` (`time.monotonic`), which is `at` in Unix seconds.
 
         Args:
@@ -240,84 +231,64 @@ class Steering:
         self._finished_at = now if busy else None
         self._cycle += 1
         policy, drafter = step.policy, self.launch.drafter
-        mixed = step.prefill_tokens > 0
         counted = [entry for entry in step.entries if entry.chosen]
+        load = len(counted)
+        # What a step that also reads prompts takes for its decoding nobody can tell.
+        mixed = step.prefill_tokens > 0
+        draft_seconds = 0.0 if mixed else self._draft_seconds(step)
+        cycle_seconds = 0.0 if mixed or not load else seconds
+        shares = (draft_seconds / load, max(0.0, cycle_seconds - draft_seconds) / load) if load else (0.0, 0.0)
         shadows: list[ShadowStats] = []
-        sequences = []
+        rows = []
         turns = []
         for entry in counted:
-            seat, emitted = entry.seat, len(entry.tokens)
-            end = _block_end(entry.verified, entry.chosen - 1, emitted, entry.chosen)
-            accepted = min(entry.chosen - 1, emitted)
-            shadow = seat.shadow
-            if shadow is not None:
-                told = shadow.advance(seat, drafter, entry.tokens, entry.request_id in ended)
+            seat, emitted, verified, forced = entry.seat, len(entry.tokens), entry.verified, entry.terms.forced
+            accepted = entry.chosen - 1
+            end = _block_end(verified, accepted, emitted, entry.chosen)
+            accepted = min(accepted, emitted)
+            if seat.shadow is not None:
+                told = seat.shadow.advance(seat, drafter, entry.tokens, entry.request_id in ended)
                 if told is not None:
                     seat.shadow = None
                     shadows.append(told)
             seat.tell(emitted, at)
-            seat.count_block(entry.proposed, entry.verified, accepted, end)
-            decision = seat.decision
-            sequences.append(
-                SequenceStats(
-                    request_key=seat.key,
-                    context=decision.context,
-                    drafter=decision.drafter,
-                    requested=entry.requested,
-                    proposed=entry.proposed,
-                    verified=entry.verified,
-                    accepted=accepted,
-                    emitted=emitted,
-                    confidence=entry.confidence,
-                    end=end,
-                    forced=entry.forced,
-                )
-            )
-            turns.append(
-                Turn(
-                    seat.ledger,
+            seat.count_block(entry.proposed, verified, accepted, end, *shares)
+            requested, proposed = entry.requested, entry.proposed
+            rows.append(
+                Row(
+                    seat.key,
+                    seat.decision,
+                    forced,
+                    requested,
+                    proposed,
+                    verified,
+                    accepted,
                     emitted,
-                    entry.verified,
-                    drafter if entry.requested else "",
-                    entry.proposed,
-                    entry.forced,
+                    entry.confidence,
+                    end,
                 )
             )
-        for entry in step.prefilling:
-            if entry.chosen:
-                entry.seat.tell(len(entry.tokens), at)
-        load = len(counted)
-        draft_seconds = self._draft_seconds(step)
+            turns.append(Turn(seat.ledger, emitted, verified, drafter if requested else "", proposed, forced))
+        for place in step.prefilling:
+            if place.chosen:
+                place.seat.tell(len(place.tokens), at)
         predicted = 0.0
         if policy.cost is not None and load:
             predicted = settle(turns, policy.cost, policy.draft_costs, step.kv_tokens)
             if not mixed and load == len(step.entries):
                 late = self._trust.count(load, step.rows - load, seconds, predicted)
-                for entry in counted:
-                    entry.seat.ledger.taken += late
-        # What a step that also reads prompts takes for its decoding nobody can tell.
-        cycle_seconds = 0.0 if mixed or not load else seconds
-        verify_seconds = max(0.0, cycle_seconds - draft_seconds)
-        for entry in counted:
-            entry.seat.verify_seconds += verify_seconds / load
-            entry.seat.draft_seconds += draft_seconds / load
-        return CycleStats(
+                if late:
+                    for entry in counted:
+                        entry.seat.ledger.taken += late
+        return CycleReport(
             cycle=self._cycle,
-            policy_version=policy.version,
-            window=policy.window,
-            first_after_switch=step.first_after_switch,
-            killed=policy.kill,
-            load=load,
-            tokens=load + sum(entry.verified for entry in counted),
+            step=step,
+            rows=tuple(rows),
             kv_tokens=sum([entry.kv_tokens for entry in counted]),
-            draft_seconds={drafter: draft_seconds} if draft_seconds and not mixed else {},
-            verify_seconds=verify_seconds,
-            cycle_seconds=cycle_seconds,
-            prefill_tokens=step.prefill_tokens,
-            prefill_seconds=max(0.0, seconds - predicted) if mixed else 0.0,
-            waiting=step.waiting,
-            sequences=tuple(sequences),
             shadows=tuple(shadows),
+            draft_seconds={drafter: draft_seconds} if draft_seconds else {},
+            cycle_seconds=cycle_seconds,
+            prefill_seconds=max(0.0, seconds - predicted) if mixed else 0.0,
             ended_at=now,
         )
 
