@@ -3,7 +3,7 @@
 from typing import Annotated, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from policies.types import PLAIN, Mode
 from tuner.setting_types import BlockLength, DrafterName, Group, Port, RouteMode, RouteName, Text
@@ -42,6 +42,8 @@ class UpstreamSettings(Group):
     block_length: BlockLength | None = None
     """The most tokens that it was launched to propose in a cycle; without it what its metrics tell."""
 
+    api_key: SecretStr | None = None
+    """Bearer token for what Paceline itself asks of it; clients' requests keep their own."""
     aliases: dict[Text, AliasSettings] = Field(default_factory=dict)
     """By model, those of a llama.cpp router that are the same model with other settings of speculation."""
 
