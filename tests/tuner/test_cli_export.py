@@ -62,8 +62,7 @@ def test_without_a_verdict_there_is_nothing_to_export_and_it_is_no_negative_verd
     assert result.exit_code == 1
     assert result.stdout == ""
     assert result.stderr == (
-        f"{admin.url} has nothing to export: none of 1 context has a verdict (1 still learning). "
-        "Serve more traffic, then try again.\n"
+        f"{admin.url} has nothing to export: none of 1 context has a verdict, 1 still learning: serve more traffic.\n"
     )
 
 

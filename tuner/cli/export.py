@@ -44,7 +44,7 @@ def export(
     try:
         merged = merge(known)
     except NothingLearnedError as error:
-        raise CommandError(f"{server} has nothing to export: {error}. Serve more traffic, then try again.") from error
+        raise CommandError(f"{server} has nothing to export: {error}.") from error
     launch = render(engine, merged, engine_version, "" if out is None else str(out))
     when = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     told = (f"For {engine.value}, from what was learned of {merged.model} at {server} by {when}.", *launch.notes)

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from policies.types import ANY_LOAD, PLAIN, Policy, PolicyState, Reason
+from policies.types import ANY_LOAD, PLAIN, Arm, Policy, Reason
 from tuner.wording import counted
 
 _FIRST_LOAD = 1
@@ -29,7 +29,7 @@ _BEARABLE = 1.0 / 1.1
 
 
 class NothingLearnedError(Exception):
-    """No context has a verdict; one sentence with what there is instead."""
+    """No context has a verdict; what there is instead, and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,17 +208,25 @@ def merge(known: Sequence[Known]) -> Merged:
     """
     learned = [one for one in known if one.policy.reason is Reason.LEARNED]
     if not learned:
-        learning = sum(one.policy.state is PolicyState.LEARNING for one in known)
-        if not known:
-            raise NothingLearnedError("no context has been seen yet")
-        still = f" ({learning} still learning)" if learning else ""
-        raise NothingLearnedError(f"none of {counted(len(known), 'context')} has a verdict{still}")
+        raise NothingLearnedError(_nothing(known))
     drafter = _drafter(learned)
-    counts = [one for one in learned if one.policy.arm.drafter in (drafter, PLAIN)]
-    others = [(one, _why(one, drafter)) for one in known if one not in counts]
-    return Merged(
-        learned[0].policy.context.model, drafter, tuple(_steps(counts, drafter)), tuple(counts), tuple(others)
-    )
+    counts = [one for one in learned if _main(one.policy.arm) in (drafter, PLAIN)]
+    others = tuple((one, _why(one, drafter)) for one in known if one not in counts)
+    counts = [_with_survival_of(one, drafter) for one in counts]
+    model = learned[0].policy.context.model
+    return Merged(model, drafter, tuple(_steps(counts, drafter)), tuple(counts), others)
+
+
+def _nothing(known: Sequence[Known]) -> str:
+    if not known:
+        return "no context has been seen yet: serve traffic first"
+    reasons = [one.policy.reason for one in known]
+    found = f"none of {counted(len(known), 'context')} has a verdict"
+    if learning := reasons.count(Reason.EXPLORE):
+        found += f", {learning} still learning: serve more traffic"
+    if by_mode := reasons.count(Reason.ROUTE_DEFAULT):
+        found += f", {by_mode} on routes whose mode steers nothing: set it to canary or auto"
+    return found
 
 
 def _drafter(learned: Sequence[Known]) -> str:
@@ -226,14 +234,27 @@ def _drafter(learned: Sequence[Known]) -> str:
     weights: dict[str, int] = defaultdict(int)
     for one in learned:
         if one.policy.arm.cap:
-            weights[one.policy.arm.drafter] += max(one.requests, 1)
-    return max(weights, key=lambda name: weights[name], default=learned[0].policy.arm.drafter)
+            weights[_main(one.policy.arm)] += max(one.requests, 1)
+    return max(weights, key=lambda name: weights[name], default=_main(learned[0].policy.arm))
+
+
+def _main(arm: Arm) -> str:
+    """The drafter of an arm that speculates: that of the loads served lately, unless plain serves there."""
+    return arm.drafter if arm.drafter in arm.drafters or not arm.drafters else arm.drafters[0]
+
+
+def _with_survival_of(known: Known, drafter: str) -> Known:
+    """Without survivals that are another drafter's: the evidence has those of the one that serves lately."""
+    policy = known.policy
+    if policy.arm.drafter == drafter or not policy.evidence.survival:
+        return known
+    return replace(known, policy=replace(policy, evidence=replace(policy.evidence, survival=())))
 
 
 def _why(known: Known, drafter: str) -> str:
     match known.policy.reason:
         case Reason.LEARNED:
-            return f"its drafter is {known.policy.arm.drafter}, and how {drafter} would do there is not known"
+            return f"its drafter is {_main(known.policy.arm)}, and how {drafter} would do there is not known"
         case Reason.EXPLORE:
             return "it is still learning"
         case other:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.types import ANY_LOAD, Arm, LoadStep, Reason
+from policies.types import ANY_LOAD, PLAIN, Arm, LoadStep, Reason
 from tests.tuner.fleet.render.learned import EDIT, STORY, emitted, geometric, known
 from tuner.fleet.render import Known, NothingLearnedError, merge
 
@@ -112,12 +112,33 @@ def test_only_what_was_learned_counts(reason: Reason) -> None:
         merge([other])
 
 
-def test_nothing_seen_and_nothing_decided_are_told_apart() -> None:
-    with pytest.raises(NothingLearnedError, match=r"^no context has been seen yet$"):
+def test_nothing_seen_and_nothing_decided_are_told_apart_with_the_remedy() -> None:
+    with pytest.raises(NothingLearnedError, match=r"^no context has been seen yet: serve traffic first$"):
         merge([])
     learning = [known(f"r{number}/en", [(1, 8, 2)], reason=Reason.EXPLORE) for number in range(3)]
-    with pytest.raises(NothingLearnedError, match=r"none of 3 contexts has a verdict \(3 still learning\)"):
+    with pytest.raises(NothingLearnedError, match=r"none of 3 contexts has a verdict, 3 still learning: serve more"):
         merge(learning)
+    observed = known("chat/en", [], reason=Reason.ROUTE_DEFAULT)
+    with pytest.raises(NothingLearnedError, match=r"1 on routes whose mode steers nothing: set it to canary or auto$"):
+        merge([observed])
+
+
+def test_a_pool_that_is_plain_at_the_loads_of_today_still_has_the_drafter_of_its_other_loads() -> None:
+    steps = (LoadStep(1, 2, 5, "ngram"), LoadStep(3, 16, 0, PLAIN))
+    evidence = replace(EDIT.policy.evidence, predicted_speedup=((1, 1.8), (2, 1.5), (3, 1.0)), survival=())
+    pooled = replace(EDIT, policy=replace(EDIT.policy, arm=Arm(PLAIN, steps), evidence=evidence))
+    merged = merge([pooled])
+    assert merged.drafter == "ngram"
+    assert merged.ranges == [(1, 2, 5), (3, ANY_LOAD, 0)]
+    assert merged.left_out == ()
+
+
+def test_survivals_of_another_drafter_are_not_taken_for_those_of_the_one_that_is_exported() -> None:
+    steps = (LoadStep(1, 2, 5, "ngram"), LoadStep(3, 16, 0, "suffix"))
+    policy = replace(EDIT.policy, arm=Arm("suffix", steps))
+    merged = merge([replace(EDIT, policy=policy)])
+    assert merged.drafter == "ngram"
+    assert merged.counted[0].policy.evidence.survival == ()
 
 
 def test_one_block_length_for_all_loads_is_the_one_that_gains_most_over_them() -> None:
