@@ -181,7 +181,16 @@ def _snapshot(mode: Mode) -> FleetSnapshot:
     """Two lanes that are equally fast, so that a choice weighs both."""
     curve = (0.01, 0.011, 0.013, 0.018, 0.03)
     lanes = tuple(
-        LaneSpeed(lane, EngineKind.VLLM, "0.32.0", (), curve, 0.1, 1e-5)
+        LaneSpeed(
+            lane,
+            EngineKind.VLLM,
+            version="0.32.0",
+            models=(),
+            curve=curve,
+            error=0.1,
+            crowd=curve,
+            prefill_seconds=1e-5,
+        )
         for lane in (Lane("plain", "plain", PLAIN, 0), Lane("drafting", "drafting", "ngram", 4))
     )
     return FleetSnapshot(1, "stub", lanes, frozenset(ROUTES), RouteModes({}, mode, {}, PLAIN_ARM, 0.1))
