@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from tuner.cli import draft, operator, plugin, service, trace
+from tuner.cli.doctor import doctor
 from tuner.cli.export import export
 from tuner.cli.failures import SentenceGroup
 from tuner.cli.replay import replay
@@ -32,6 +33,7 @@ app.command(short_help="Serve real traffic for minutes, and show what is learned
 app.command(short_help="Measure on this machine: arms, the floor, other engines.")(service.bench)
 app.command(short_help="Run controllers over traces in which the truth is known.")(replay)
 app.command(short_help="Search settings that beat production, here or live.")(tune)
+app.command(short_help="Say what a running server lets be steered, and whether it is worth it.")(doctor)
 app.command(short_help="Show what is in force.")(operator.status)
 app.command(short_help="Say why a context, or a request, is served as it is.")(operator.explain)
 app.command()(operator.pin)

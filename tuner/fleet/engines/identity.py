@@ -5,7 +5,7 @@ Nothing here generates a token. What an engine tells of its speculation is not t
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -160,9 +160,7 @@ def _drafting(
     if engine is EngineKind.LLAMA_CPP:
         slots = [slot for slot in _listing(answers, "/slots") if isinstance(slot, Mapping)]
         told = [slot["speculative"] for slot in slots if isinstance(slot.get("speculative"), bool)]
-        kinds = [slot["params"].get("speculative.types") for slot in slots if isinstance(slot.get("params"), Mapping)]
-        kind = next((one for one in kinds if isinstance(one, str) and one != "none"), "")
-        return (any(told) if told else launched), kind, length
+        return (any(told) if told else launched), drafter_of_slots(slots), length
     if engine is EngineKind.SGLANG and "speculative_algorithm" in settings:
         algorithm = settings["speculative_algorithm"]
         if not isinstance(algorithm, str):
@@ -174,6 +172,13 @@ def _drafting(
         tokens = config.get("num_speculative_tokens")
         return True, str(config.get("method") or ""), tokens if isinstance(tokens, int) else length
     return launched, "", length
+
+
+def drafter_of_slots(slots: Sequence[Any]) -> str:
+    """The drafter in llama.cpp's ``/slots``, which tell it once they have served; empty where they do not."""
+    params = [slot.get("params") for slot in slots if isinstance(slot, Mapping)]
+    kinds = [one.get("speculative.types") for one in params if isinstance(one, Mapping)]
+    return next((kind for kind in kinds if isinstance(kind, str) and kind != "none"), "")
 
 
 def _mapping(answers: Mapping[str, Fetched], path: str) -> Mapping[str, Any]:

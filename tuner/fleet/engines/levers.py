@@ -27,7 +27,7 @@ async def request_length(trier: Trier, identity: Identity, bare: Trial) -> Capab
         return Capability(Lever.REQUEST_LENGTH, Effect.ABSENT, "SGLang has no field for it (sglang#30263).")
     effect, sentence = await _switched(trier, REQUEST_OFF, "speculative.n_max 0", bare)
     if effect is Effect.IGNORED and identity.engine is EngineKind.LLAMA_CPP:
-        sentence += " llama.cpp takes the field and ignores it since b9115."
+        sentence += " llama.cpp ignores it since b9115."
     return Capability(Lever.REQUEST_LENGTH, effect, sentence)
 
 
@@ -67,9 +67,7 @@ async def aliases(trier: Trier, identity: Identity) -> Capability:
 def corpora(identity: Identity) -> Capability:
     """Whether texts can be given to the n-gram drafter. None is: it would change what others get."""
     if identity.engine is not EngineKind.SGLANG:
-        return Capability(
-            Lever.CORPORA, Effect.ABSENT, "Only SGLang's n-gram drafter reads texts beside the request's."
-        )
+        return Capability(Lever.CORPORA, Effect.ABSENT, "Only SGLang's n-gram drafter reads other texts.")
     answer = identity.answers.get("/list_external_corpora")
     if answer is not None and answer.status in (401, 403):
         return Capability(Lever.CORPORA, Effect.UNKNOWN, "It lists its texts only with an admin key.")
@@ -84,21 +82,20 @@ def corpora(identity: Identity) -> Capability:
 async def _switched(trier: Trier, fields: Mapping[str, Any], named: str, bare: Trial) -> tuple[Effect, str]:
     """What came of asking for no drafts by `fields`."""
     if not bare.drafted:
-        why = bare.sentence or "It drafted nothing, so that switching it off cannot be seen."
-        return Effect.UNKNOWN, why
+        return Effect.UNKNOWN, bare.sentence or "It drafted nothing, so that there is nothing to switch off."
     off = await trier.run(fields)
     if off.status >= 400:
-        return Effect.REFUSED, f"A request with {named} was refused: {off.sentence}"
+        return Effect.REFUSED, f"A request with {named} is refused. {off.sentence}."
     if off.drafted is None:
         return Effect.UNKNOWN, off.sentence
     if off.drafted > 0:
-        said = f"A request with {named} drafted {off.drafted:g} tokens, and one without it {bare.drafted:g}."
+        said = f"With {named} it drafted {off.drafted:g} tokens, without {bare.drafted:g}."
         return Effect.IGNORED, said
     again = await trier.run()
     if not again.drafted:
         return Effect.UNKNOWN, again.sentence or "It stopped drafting by itself while this was tried."
-    said = f"A request with {named} drafted nothing, and those before and after it {bare.drafted:g} and "
-    return Effect.WORKS, f"{said}{again.drafted:g} tokens."
+    said = f"With {named} it drafted nothing, without {bare.drafted:g} tokens before it and {again.drafted:g} after."
+    return Effect.WORKS, said
 
 
 def _twins(identity: Identity) -> list[tuple[str, bool]]:

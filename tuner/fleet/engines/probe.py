@@ -10,9 +10,9 @@ import httpx
 
 from policies.types import PLAIN
 from tuner.fleet.engines import levers
-from tuner.fleet.engines.identity import Identity, identify
+from tuner.fleet.engines.identity import Identity, drafter_of_slots, identify
 from tuner.fleet.engines.trial import LONG, Trial, Trier
-from tuner.fleet.types import UNKNOWN_DRAFTER, Upstream
+from tuner.fleet.types import UNKNOWN_DRAFTER, EngineKind, Upstream
 
 PROBE_SECONDS = 8.0
 """For all of it; what there was no time for is unknown, and says so."""
@@ -58,6 +58,7 @@ async def find_out(url: str, *, client: httpx.AsyncClient, name: str = "", secon
         levers.corpora(identity),
     )
     speculates = _speculates(identity, bare)
+    drafter = identity.drafter or await _drafter_of_slots(trier, identity, bare) or UNKNOWN_DRAFTER
     upstream = Upstream(
         name,
         url,
@@ -65,7 +66,7 @@ async def find_out(url: str, *, client: httpx.AsyncClient, name: str = "", secon
         identity.version,
         identity.models,
         speculates,
-        PLAIN if speculates is False else identity.drafter or UNKNOWN_DRAFTER,
+        PLAIN if speculates is False else drafter,
         0 if speculates is False else identity.block_length,
         capabilities,
     )
@@ -79,6 +80,13 @@ async def _bare(trier: Trier, identity: Identity) -> Trial:
     if short.drafted == 0 and identity.launched is not False and rate and LONG / rate < trier.left() / 3:
         return await trier.run(tokens=LONG)
     return short
+
+
+async def _drafter_of_slots(trier: Trier, identity: Identity, bare: Trial) -> str:
+    """llama.cpp tells it only once it has served a request."""
+    if identity.engine is not EngineKind.LLAMA_CPP or not bare.drafted or identity.answer("/slots") is None:
+        return ""
+    return drafter_of_slots((await trier.look("/slots")).listing)
 
 
 def _speculates(identity: Identity, bare: Trial) -> bool | None:

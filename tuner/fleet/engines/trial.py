@@ -106,6 +106,13 @@ class Trier:
             return Trial(answer.status, None, None, None, None, seconds, _refusal(answer))
         return await self._told(answer.mapping, before, seconds)
 
+    async def look(self, path: str) -> Fetched:
+        """What `path` says; an empty answer of status 0 where it says nothing."""
+        try:
+            return await fetch(self._client, self._url + path, seconds=max(min(self.left(), 2.0), 0.001))
+        except FetchError:  # nothing hangs on it that could not be unknown
+            return Fetched(0, {}, b"")
+
     async def _told(self, told: Mapping[str, Any], before: EngineReading | None, seconds: float) -> Trial:
         tokens = _number(_mapping(told, "usage"), "completion_tokens")
         output = None if tokens is None else int(tokens)

@@ -1,0 +1,203 @@
+"""The doctor's verdicts: on real llama.cpp servers, and on engines made on purpose."""
+
+import asyncio
+import json
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.tuner.fleet.engines.recordings import changed, page
+from tests.tuner.fleet.engines.stub_engine import Honours, StubEngine
+from tests.tuner.fleet.llama_server import LlamaServer, start_llama
+from tuner.cli import app
+from tuner.fleet.doctor import Verdict, examine
+from tuner.fleet.engines.identity import Identity
+from tuner.fleet.engines.known_faults import KNOWN_FAULTS, Facts, known_faults
+from tuner.fleet.engines.reading import EngineDelta, read_page
+from tuner.fleet.types import Effect, EngineKind, Lever
+
+URL = "http://engine"
+DELTA = EngineDelta(1.0, False, 1000.0, 5000.0, 2000.0, (), 9000.0, None, None)
+TWO_ENGINES = read_page(page("vllm_two_engines"), 0.0)
+NOBODY = Identity(EngineKind.UNKNOWN, "", (), (), None, "", 0, None, "")
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers of tests share a machine with other tests."""
+    monkeypatch.setattr(import_module("tuner.cli.doctor"), "DOCTOR_SECONDS", 120.0)
+
+
+def examined(engine: StubEngine) -> Verdict:
+    return asyncio.run(examine(URL, transport=engine.transport))
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["doctor", *arguments])
+    return result.exit_code, result.output
+
+
+def test_a_real_server_that_drafts_gets_a_plain_one_beside_it(llama_ngram: LlamaServer) -> None:
+    code, said = run("--url", f"{llama_ngram.url}/v1/")
+    assert code == 0, said
+    assert "speculation  on: drafter ngram-simple" in said
+    assert "drafting     yes: " in said
+    assert "With speculative.n_max 0 it drafted" in said
+    assert f"paceline sidecar --upstream drafting={llama_ngram.url} --upstream plain=http://HOST:PORT" in said
+
+
+def test_a_real_server_without_a_drafter_is_a_dont(llama_plain: LlamaServer) -> None:
+    code, said = run("--url", llama_plain.url, "-o", "json")
+    assert code == 3
+    told = json.loads(said)
+    assert (told["engine"], told["launched"], told["advisable"]) == ("llama.cpp", False, False)
+    assert told["sentence"].startswith("Don't, with this server alone: it decodes plain")
+    assert told["command"].startswith("llama-server ")
+    assert [each["lever"] for each in told["capabilities"]] == ["plugin", "request_length", "aliases", "corpora"]
+    assert told["requests"] == 1
+
+
+def test_a_server_that_is_gone_is_one_sentence_and_exit_1(default_gguf: Any) -> None:
+    with start_llama(default_gguf) as server:
+        server.kill()
+        code, said = run("--url", server.url)
+    assert code == 1
+    assert said.startswith(server.url)
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host", ""])
+def test_what_is_no_url_is_a_usage_error(url: str) -> None:
+    code, said = run("--url", url)
+    assert code == 2
+    assert "give http://HOST:PORT" in said
+
+
+def test_a_lever_that_works_is_a_go_and_the_speeds_are_compared() -> None:
+    found = examined(StubEngine(EngineKind.LLAMA_CPP, Honours.IT))
+    assert found.advisable is True
+    assert found.command == f"paceline sidecar --upstream {URL} --mode advise"
+    assert [one.text for one in found.speeds] == ["repeating", "story"]
+    assert all(one.ratio == pytest.approx(1.0) for one in found.speeds)
+
+
+def test_drafting_that_is_slower_on_every_text_is_a_dont() -> None:
+    found = examined(StubEngine(EngineKind.LLAMA_CPP, Honours.IT, slow=0.01))
+    assert found.advisable is False
+    assert "drafting is slower than plain even here, 50 tokens a second against 100" in found.sentence
+
+
+def test_a_vllm_with_the_plug_in_is_a_go() -> None:
+    found = examined(StubEngine(EngineKind.VLLM, Honours.IT))
+    assert found.upstream.effect(Lever.PLUGIN) is Effect.WORKS
+    assert found.command == f"paceline sidecar --upstream {URL} --mode advise"
+    assert len(found.speeds) == 2
+
+
+def test_a_vllm_without_the_plug_in_is_told_to_get_it() -> None:
+    found = examined(StubEngine(EngineKind.VLLM))
+    assert (found.advisable, found.command) == (True, "paceline plugin vllm --out .")
+    assert found.speeds == ()
+    assert any("refuses requests with min_p, logit_bias" in warning for warning in found.warnings)
+
+
+def test_what_everybodys_requests_had_accepted_is_told() -> None:
+    found = examined(StubEngine(EngineKind.VLLM))
+    assert found.served_drafted == 101.0
+    assert found.served_acceptance == pytest.approx(68 / 101)
+    assert found.served_tokens_per_cycle == pytest.approx(1 + 68 / 21)
+
+
+def test_an_acceptance_of_nearly_nothing_is_a_dont() -> None:
+    text = changed(page("vllm_ngram"), "vllm:spec_decode_num_drafts_total", 2000.0)
+    text = changed(text, "vllm:spec_decode_num_draft_tokens_total", 10000.0)
+    text = changed(text, "vllm:spec_decode_num_accepted_tokens_total", 120.0)
+
+    class Rejected(StubEngine):
+        def _page(self) -> str:
+            tokens, cycles = self.counted["tokens"], self.counted["cycles"]
+            counted = changed(text, "vllm:generation_tokens_total", 9000 + tokens)
+            return changed(counted, "vllm:spec_decode_num_drafts_total", 2000 + cycles)
+
+    found = examined(Rejected(EngineKind.VLLM, tells_drafts=True))
+    assert found.advisable is False
+    assert found.sentence.startswith("Don't: of 10,000 tokens that it drafted since its start 1.2% were accepted")
+
+
+def test_a_drafter_that_stays_silent_is_a_dont() -> None:
+    slots = {"/slots": (200, [{"id": 0, "speculative": True}])}
+    found = examined(StubEngine(EngineKind.LLAMA_CPP, block_length=0, extra=slots))
+    assert (found.advisable, found.launched, found.drafted) == (False, True, 0)
+    assert "drafted nothing of a text that repeats itself" in found.sentence
+
+
+def test_what_cannot_be_seen_is_a_dont_yet() -> None:
+    found = examined(StubEngine(EngineKind.VLLM, metrics=False))
+    assert (found.advisable, found.drafted) == (False, None)
+    assert found.sentence.startswith("Don't yet: whether it drafts cannot be seen.")
+
+
+def test_an_engine_that_nobody_knows_is_a_dont() -> None:
+    found = examined(StubEngine(EngineKind.UNKNOWN))
+    assert (found.advisable, found.upstream.engine) == (False, EngineKind.UNKNOWN)
+
+
+def test_lossy_settings_that_a_server_tells_are_warned_of() -> None:
+    told = {"version": "0.5.9", "speculative_algorithm": "EAGLE", "speculative_accept_threshold_acc": 0.7}
+    found = examined(StubEngine(EngineKind.SGLANG, extra={"/server_info": (200, told)}))
+    assert any(warning.startswith("speculative_accept_threshold_acc is 0.7") for warning in found.warnings)
+
+
+def test_a_key_goes_with_every_request() -> None:
+    engine = StubEngine(EngineKind.VLLM)
+    asyncio.run(examine(URL, key="secret", transport=engine.transport))
+    assert {headers["authorization"] for headers in engine.headers} == {"Bearer secret"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "source"),
+    [
+        (Facts(replace(NOBODY, engine=EngineKind.VLLM), replace(DELTA, accepted=0.0)), "vllm#52479"),
+        (Facts(replace(NOBODY, engine=EngineKind.SGLANG), replace(DELTA, accepted=5.0)), "sglang#24795"),
+        (Facts(replace(NOBODY, block_length=10), replace(DELTA, accepted=500.0)), "vllm#21278"),
+        (
+            Facts(
+                replace(
+                    NOBODY, engine=EngineKind.VLLM, launched=True, reading=read_page(page("vllm_two_engines"), 0.0)
+                ),
+                None,
+            ),
+            "dynamic_speculative_decoding.md",
+        ),
+        (Facts(replace(NOBODY, engine=EngineKind.VLLM, launched=True, adapters=("legal",)), None), "vllm#52038"),
+        (
+            Facts(
+                replace(
+                    NOBODY,
+                    engine=EngineKind.SGLANG,
+                    settings={"speculative_adaptive": True, "enable_dp_attention": True},
+                ),
+                None,
+            ),
+            "sglang#35898",
+        ),
+        (Facts(replace(NOBODY, engine=EngineKind.SGLANG, launched=True, settings={"device": "cpu"}), None), "#31214"),
+        (
+            Facts(replace(NOBODY, engine=EngineKind.LLAMA_CPP, drafter="draft-simple"), replace(DELTA, accepted=350.0)),
+            "llama.cpp#25908",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_each_known_fault_is_told_with_its_source(facts: Facts, source: str) -> None:
+    (told,) = known_faults(facts)
+    assert source in told
+
+
+def test_a_healthy_server_has_no_known_fault() -> None:
+    for kind in EngineKind:
+        assert known_faults(Facts(replace(NOBODY, engine=kind, launched=True, block_length=8), DELTA)) == []
+    assert len(KNOWN_FAULTS) == 8
