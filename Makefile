@@ -10,7 +10,7 @@ VENV := .venv
 INSTALLED := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: help demo test test-all lint format bench docs clean
+.PHONY: help demo test test-all test-vllm lint format bench docs clean
 
 help: ## what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -23,6 +23,9 @@ test: $(INSTALLED) ## the tests of every change, under 10 minutes on 2 cores
 
 test-all: $(INSTALLED) ## every test; leaves its result in docs/results/test-all.txt
 	@$(VENV)/bin/python -m pytest --summary-file docs/results/test-all.txt $(ARGS)
+
+test-vllm: $(INSTALLED) ## the tests against a real vLLM, which is installed into .venv-vllm
+	@bash .ci/test-vllm $(ARGS)
 
 lint: $(INSTALLED) ## ruff and mypy, as continuous integration runs them
 	@$(VENV)/bin/ruff check .
@@ -40,8 +43,8 @@ docs: $(INSTALLED) ## make the dashboard and the documents' tables again from th
 	@$(VENV)/bin/python -m dashboards
 	@$(VENV)/bin/python -m tests.documentation
 
-clean: ## remove the virtual environment and every cache; keeps the model and the database
-	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+clean: ## remove the virtual environments and every cache; keeps the model and the database
+	@rm -rf $(VENV) .venv-vllm .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(INSTALLED): pyproject.toml
 	@bash .ci/install $(VENV)

@@ -16,8 +16,8 @@ import pytest
 
 SEED = 20251129
 PACKAGES = ("torch", "transformers", "fastapi", "sqlalchemy", "prometheus_client", "hypothesis", "pytest")
-KEPT_VARIABLE = "PACELINE_CACHE"
-"""Where the default model lies: a machine's fact, no setting of the service under test."""
+KEPT_VARIABLES = ("PACELINE_CACHE", "PACELINE_VLLM_ENV")
+"""Where the default model and vLLM lie: facts of a machine, no settings of the service under test."""
 HINTS = {"prometheus": "Debian and Ubuntu: apt-get install prometheus"}
 OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
 
@@ -30,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "binary(name): needs a program on PATH; skipped, with the reason, without it")
-    for name in [name for name in os.environ if name.startswith("PACELINE_") and name != KEPT_VARIABLE]:
+    for name in [name for name in os.environ if name.startswith("PACELINE_") and name not in KEPT_VARIABLES]:
         del os.environ[name]
 
 

@@ -27,6 +27,7 @@ OTHER_VARIABLES = {
     CONFIG_VARIABLE: "The configuration file; `--config` goes before it.",
     "PACELINE_SERVER": "The admin port's URL, for the commands that talk to a server.",
     "PACELINE_CACHE": "Folder of models, added drafters, compiled kernels and training; ~/.cache/paceline without it.",
+    "PACELINE_VLLM_ENV": "Folder of an environment that has vLLM, for the scenario fleet and the tests against vLLM.",
     "PACELINE_VLLM_PYTHON": "A Python that has vLLM, which the scenario transformers then measures too.",
 }
 """Variables with the prefix that are no settings, and what each is for."""

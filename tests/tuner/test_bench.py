@@ -221,8 +221,8 @@ def bench(*arguments: str) -> Result:
         ),
         (
             ("--scenario", "speed"),
-            "--scenario is 'speed'; choose from matrix, floor, drafters, transformers, cold, cancel, preempt, "
-            "fragment, stream, tuner.",
+            "--scenario is 'speed'; choose from matrix, floor, drafters, transformers, fleet, cold, cancel, "
+            "preempt, fragment, stream, tuner, proxy.",
         ),
     ],
 )
