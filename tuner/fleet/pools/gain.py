@@ -12,9 +12,11 @@ other lanes do there is not what plain would have done. It is a ratio of sums, a
 arrivals: a faster pool also has fewer requests in progress.
 
 Intervals are the delete-one jackknife over stretches of time: what slows a machine slows the requests of a moment
-together, so requests are not independent and stretches nearly are.
+together, so requests are not independent and stretches nearly are. Loads that were served are taken as they came, so a
+gain that differs by load is not taken for noise.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,7 +27,7 @@ from tuner.fleet.pools.counts import BINS, Part
 from tuner.fleet.pools.mixed_model import summed
 from tuner.fleet.pools.rows import PLAIN_KIND, Floats, Ints
 from tuner.fleet.pools.speeds import Speeds
-from tuner.jackknife import freedom, ratio_interval
+from tuner.jackknife import freedom, student_t, variance
 
 _CLUSTERS = 24
 _DRAWN_REQUESTS = 4.0
@@ -38,6 +40,12 @@ _COVERED_SHARE = 0.5
 """Of the served tokens that must be at loads that are compared."""
 _SECONDS = 1e6
 _LEFT = 1e-12
+_ALONE = 1e-9
+_LEAST_CLUSTERS = 3.0
+_LENGTHS = 2.0
+"""By so much a ratio of sums over requests of unequal lengths varies more than a mean (exponential lengths)."""
+_LEAST_FREEDOM = 2.0
+"""With less, Student's t is so wide that an interval says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +86,7 @@ class Gains:
         `since`, in Unix seconds, leaves out what came before.
         """
         compared = [self._comparison(context, parts, since) for context in contexts]
-        return gain([one for one in compared if one is not None])
+        return gain([one for one in compared if one is not None], self._speeds.noise)
 
     def _comparison(self, context: int, parts: Sequence[Part], since: float) -> Comparison | None:
         if self._plain is None:
@@ -113,24 +121,37 @@ class Gains:
         )
 
 
-def gain(compared: Sequence[Comparison]) -> Interval | None:
-    """The gain over all of `compared`, whose clusters are the same; None while too little was measured."""
+def gain(compared: Sequence[Comparison], noise: float) -> Interval | None:
+    """The gain over all of `compared`, whose clusters are the same; None while too little was measured.
+
+    `noise` is the standard deviation of a request's ln(seconds per token): at a load that came in one cluster or two,
+    leaving a cluster out tells nothing, and it stands in.
+    """
     compared = [found for one in compared if (found := _covered(one)) is not None]
     if not compared:
         return None
     clusters = len(compared[0].plain.work)
-    expected, served = np.zeros(clusters + 1), np.zeros(clusters + 1)
+    expected, served, unseen = np.zeros(clusters + 1), np.zeros(clusters + 1), 0.0
     for one in compared:
-        expected += _expected(one)
-        served += _left_out(one.served.seconds).sum(axis=1)
-    values = expected / np.maximum(served, _LEFT)
-    if not values.min() > 0.0:
+        # What was served at each load is as it was; left out is only what a cluster tells of the seconds there.
+        work = one.served.work.sum(axis=0)
+        plain, as_served = work * _factors(one.plain), work * _factors(one.served, drawn=0.0)
+        expected += plain.sum(axis=1)
+        served += as_served.sum(axis=1)
+        unseen += float((plain[0] ** 2) @ _unseen(one.plain))
+        unseen += float((as_served[0] ** 2) @ _unseen(one.served))
+    if min(expected.min(), served.min()) <= 0.0:
         return None
+    values = expected / served
     free = min(
         freedom(list(sum(side.seconds.sum(axis=1) for side in sides)))
         for sides in ([one.plain for one in compared], [one.served for one in compared])
     )
-    return ratio_interval(float(values[0]), list(values[1:]), free)
+    if free < _LEAST_FREEDOM:
+        return None
+    spread = variance(float(values[0]), list(values[1:])) + _LENGTHS * noise**2 * unseen / float(served[0]) ** 2
+    width = student_t(free) * math.sqrt(spread)
+    return Interval(float(values[0]), float(values[0]) * math.exp(-width), float(values[0]) * math.exp(width))
 
 
 def _covered(one: Comparison) -> Comparison | None:
@@ -144,15 +165,27 @@ def _covered(one: Comparison) -> Comparison | None:
     return Comparison(plain, served)
 
 
-def _expected(one: Comparison) -> Floats:
-    """(clusters + 1,): what plain would have taken for what was served; first over all clusters, then without each."""
-    work, seconds = _left_out(one.plain.work), _left_out(one.plain.seconds)
-    requests = _left_out(one.plain.requests)
+def _factors(side: Side, drawn: float = _DRAWN_REQUESTS) -> Floats:
+    """(clusters + 1, BINS): seconds over those of the plain curve; first over all clusters, then without each.
+
+    `drawn` is by how many requests each load is drawn to all of them. A load that a cluster alone has is as it is.
+    """
+    work, seconds, requests = _left_out(side.work), _left_out(side.seconds), _left_out(side.requests)
     all_work = np.maximum(work.sum(axis=1), _LEFT)
     pooled = seconds.sum(axis=1) / all_work
-    drawn = _DRAWN_REQUESTS * all_work / np.maximum(requests.sum(axis=1), _LEFT)
-    factors = (seconds + (drawn * pooled)[:, None]) / (work + drawn[:, None])
-    return np.asarray((factors * _left_out(one.served.work)).sum(axis=1))
+    worth = drawn * all_work / np.maximum(requests.sum(axis=1), _LEFT)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        factors = (seconds + (worth * pooled)[:, None]) / (work + worth[:, None])
+    alone = ~(work > _ALONE * work[0])
+    return np.asarray(np.where(alone, np.where(work[0] > 0.0, factors[0], 0.0), factors))
+
+
+def _unseen(side: Side) -> Floats:
+    """(BINS,): one over the requests of a load, where too few clusters have it; else 0."""
+    squares = (side.work**2).sum(axis=0)
+    clusters = side.work.sum(axis=0) ** 2 / np.maximum(squares, _LEFT)
+    requests = side.requests.sum(axis=0)
+    return np.asarray(np.where((clusters < _LEAST_CLUSTERS) & (requests > 0.0), 1.0 / np.maximum(requests, 1.0), 0.0))
 
 
 def _left_out(table: Floats) -> Floats:

@@ -2,10 +2,12 @@
 
     cost = tokens * t(n + 1) * (1 + n * (1 - c(n) / c(n + 1)))  +  prefix * prefill_seconds, away from its session
 
-with n requests in progress, t the seconds per token of this context and c those of the lane over all contexts. While
+with n requests in progress, t the seconds per token of this context and c those of the upstream over all that it
+serves. While
 the request runs, for tokens * t(n + 1) seconds, each of the n others does work that would have taken c(n) / c(n + 1) of
 that time without it: the rest is what they lose. The second part is the prefix of the session, which an upstream that
-did not serve it has to compute again. Prefill that holds up the n others is not priced.
+did not serve it has to compute again. Not priced are prefill that holds up the n others, and that a lane which drafts
+slows the requests of other lanes on its upstream by more than a plain one does.
 """
 
 from tuner.fleet.pools.snapshot import Curve, LaneSpeed
@@ -30,5 +32,5 @@ def cost(lane: LaneSpeed, curve: Curve, load: int, tokens: float, prefix: float)
     """
     seconds = tokens * seconds_at(curve, load + 1)
     if load:
-        seconds *= 1.0 + load * (1.0 - seconds_at(lane.curve, load) / seconds_at(lane.curve, load + 1))
+        seconds *= 1.0 + load * (1.0 - seconds_at(lane.crowd, load) / seconds_at(lane.crowd, load + 1))
     return seconds + prefix * lane.prefill_seconds

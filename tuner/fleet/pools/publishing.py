@@ -29,10 +29,13 @@ def knots(speeds: Speeds) -> int:
 def lane_speeds(speeds: Speeds, upstreams: Mapping[str, Upstream]) -> tuple[LaneSpeed, ...]:
     """What is known of each lane over all contexts, in their order."""
     rows = speeds.rows
+    curves = speeds.curves[rows.lane_kinds] + speeds.lane_effects[:, None]
+    served = np.array([rows.of("requests")[rows.lane == number].sum() for number in range(len(rows.lanes))]) + 1e-3
     found = []
     for number, lane in enumerate(rows.lanes):
+        beside = [place for place, other in enumerate(rows.lanes) if other.upstream == lane.upstream]
         upstream = upstreams[lane.upstream]
-        curve = np.exp(speeds.curves[rows.lane_kinds[number]] + speeds.lane_effects[number])
+        curve = np.exp(curves[number])
         found.append(
             LaneSpeed(
                 lane=lane,
@@ -41,6 +44,7 @@ def lane_speeds(speeds: Speeds, upstreams: Mapping[str, Upstream]) -> tuple[Lane
                 models=upstream.models,
                 curve=_published(curve, speeds),
                 error=speeds.new_errors[rows.lane_kinds[number]],
+                crowd=_published(np.exp(np.average(curves[beside], axis=0, weights=served[beside])), speeds),
                 prefill_seconds=_prefill(speeds, number, float(curve[0])),
                 launched_speculating=upstream.speculates is not False,
             )

@@ -28,6 +28,8 @@ class LaneSpeed:
     """Standard error of its logarithm in a context of which nothing is known."""
     prefill_seconds: float
     """For one token of a prompt that is not in its cache."""
+    crowd: Curve
+    """`curve` of all lanes of its upstream, by what they served: what one more request there does to the others."""
     launched_speculating: bool = False
     """It refuses what its engine refuses under speculation, even where a request asks for a block length of 0."""
 
