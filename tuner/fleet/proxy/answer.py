@@ -82,8 +82,20 @@ class Answer:
             HeadError: it is no answer of HTTP/1.1.
             FramingError: its body is not framed as one; nothing of `data` is passed on.
         """
+        framing, events = self._framing, self._events
+        if events is not None and framing is not None and not self._strips and not framing.done:
+            # Once for each token of a stream, so the shortest way through.
+            self.last_at = now
+            if not self.first_at:
+                self.first_at = now
+            end = framing.consume(data)
+            for piece in framing.payload:
+                events.follow(piece)
+            if end == len(data):
+                return data
+            self.surplus = True
+            return data[:end]
         self.untouched = False
-        framing = self._framing
         before = b""
         if framing is None:
             before, data = self._feed_head(data)
@@ -193,13 +205,14 @@ class Answer:
 
     def _stripped(self, framing: Framing, events: Events, data: bytes, was_at_boundary: bool) -> bytes:
         """`data` itself where nothing is taken out or held back and it has whole chunks; else chunks of our own."""
-        held = not events.at_boundary
+        whole = was_at_boundary and events.at_boundary and (framing.at_boundary or framing.done)
+        if whole and events.passes(framing.payload):
+            return data
         payload = b"".join(framing.payload)
         kept = events.strip(payload)
         if not isinstance(framing, Chunked):
             return kept
-        whole = framing.at_boundary or framing.done
-        if was_at_boundary and whole and not held and kept == payload:
+        if whole and kept == payload:
             return data
         if framing.done:
             return chunk(kept) + chunk(events.rest()) + framing.ending

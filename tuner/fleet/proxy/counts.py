@@ -1,15 +1,15 @@
 """What an answer says of itself, by the words of each engine.
 
-OpenAI and vLLM: ``usage``, and ``metrics`` where vLLM was launched with ``--per-request-spec-decode-metrics`` or
-``--enable-per-request-metrics`` (vllm/entrypoints/generate/base/protocol.py, 0.32). llama.cpp: ``timings``, in which
-``draft_n`` is there only if something was drafted (tools/server/server-common.cpp). SGLang: ``meta_info``
-(srt/managers/tokenizer_manager.py); what it calls proposed is reckoned from the launch setting, and not read.
+OpenAI and vLLM: ``usage``, and ``metrics`` where vLLM was launched with ``--enable-per-request-metrics``
+(vllm/entrypoints/generate/base/protocol.py, 0.32). llama.cpp: ``timings`` (tools/server/server-common.cpp). SGLang:
+``meta_info`` (srt/managers/tokenizer_manager.py). What it says of its drafts `tuner.fleet.engines.draft_counts` reads.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tuner.fleet.engines.draft_counts import draft_counts
 from tuner.fleet.types import DraftCounts
 
 
@@ -41,20 +41,7 @@ def read_counts(told: Mapping[str, Any]) -> Counts:
     if milliseconds is None:
         milliseconds = _number(metrics, "generation_time_ms")
     seconds = None if milliseconds is None else milliseconds / 1000.0
-    return Counts(output, prompt, cached, _drafts(timings, meta, metrics), seconds)
-
-
-def _drafts(timings: Mapping[str, Any], meta: Mapping[str, Any], metrics: Mapping[str, Any]) -> DraftCounts | None:
-    vllm = _mapping(metrics, "speculative_decoding")
-    for found, drafted, accepted, cycles in (
-        (vllm, "num_draft_tokens", "num_accepted_draft_tokens", "num_spec_steps"),
-        (timings, "draft_n", "draft_n_accepted", ""),
-    ):
-        proposed, kept = _whole(found, drafted), _whole(found, accepted)
-        if proposed is not None and kept is not None:
-            return DraftCounts(proposed, kept, _whole(found, cycles))
-    kept = _told((meta, "spec_num_correct_drafts"), (meta, "spec_accepted_drafts"))
-    return None if kept is None else DraftCounts(None, kept, _whole(meta, "spec_verify_ct"))
+    return Counts(output, prompt, cached, draft_counts(told), seconds)
 
 
 def _told(*places: tuple[Mapping[str, Any], str]) -> int | None:

@@ -5,10 +5,13 @@ them last is parsed when the stream has ended.
 """
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 _TELLING = (b'"usage"', b'"timings"', b'"meta_info"')
 _DATA = b"data:"
+_ENDS = (b"\n\n", b"\r\n\r\n")
+"""Of an event; both are in use (vLLM has the one, sse-starlette the other)."""
 _MAX_EVENT = 1024 * 1024
 """A longer event is passed on as any other, and teaches nothing."""
 
@@ -33,13 +36,13 @@ class Events:
         """`piece` of the content was passed on as it is."""
         if self._begun or self._too_long:
             piece = self._joined(piece)
-        end = _last_end(piece)
-        if end != len(piece):
+        if not piece.endswith(_ENDS):
+            end = _last_end(piece)
             self._begun = piece[end:]
             piece = piece[:end]
             if len(self._begun) > _MAX_EVENT:
                 self._begun, self._too_long = b"", True
-        if piece and any(name in piece for name in _TELLING):
+        if b'"usage"' in piece or b'"timings"' in piece or b'"meta_info"' in piece:
             self._telling = piece
 
     def strip(self, piece: bytes) -> bytes:
@@ -54,6 +57,16 @@ class Events:
         if b'"usage"' not in whole:
             return whole
         return b"".join(event for event in _split(whole) if not _only_usage(event))
+
+    def passes(self, payload: Sequence[bytes]) -> bool:
+        """Whether `payload` is whole events without usage, so that at a boundary `strip` would change nothing; then
+        they are followed."""
+        for piece in payload:
+            if not piece.endswith(_ENDS) or b'"usage"' in piece:
+                return False
+        for piece in payload:
+            self.follow(piece)
+        return True
 
     def rest(self) -> bytes:
         """What `strip` holds at the stream's end."""
@@ -79,15 +92,12 @@ class Events:
 
 
 def _last_end(piece: bytes) -> int:
-    """Behind the last whole event; both ends of lines are in use (vLLM has the one, sse-starlette the other)."""
-    if piece.endswith((b"\n\n", b"\r\n\r\n")):
-        return len(piece)
-    one, other = piece.rfind(b"\n\n"), piece.rfind(b"\r\n\r\n")
-    return max(one + 2 if one >= 0 else 0, other + 4 if other >= 0 else 0)
+    """Behind the last whole event."""
+    return max(at + len(end) if (at := piece.rfind(end)) >= 0 else 0 for end in _ENDS)
 
 
 def _first_end(piece: bytes) -> int:
-    ends = [at + len(end) for end in (b"\n\n", b"\r\n\r\n") if (at := piece.find(end)) >= 0]
+    ends = [at + len(end) for end in _ENDS if (at := piece.find(end)) >= 0]
     return min(ends, default=0)
 
 

@@ -9,6 +9,7 @@ from typing import Protocol
 
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n\Z")
 _PADDED_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})[\t ]*(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n\Z")
+_PLAIN_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})\r\n")
 _TRAILER_LINE = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*)?\r\n\Z")
 _MAX_LINE = 1024
 """Of a chunk's size with its extensions."""
@@ -107,6 +108,13 @@ class Chunked:
 
     def consume(self, data: bytes) -> int:
         at, size = 0, len(data)
+        if not self._left and not self._line and self._trailers < 0:
+            found = _PLAIN_SIZE_LINE.match(data)
+            if found is not None:  # what engines send is one whole chunk in most of the pieces that are read
+                start = found.end()
+                if int(found[1], 16) == size - start - 2 > 0 and data.endswith(b"\r\n"):
+                    self.payload = [data[start:-2]]
+                    return size
         payload: list[bytes] = []
         self.payload = payload
         left = self._left
