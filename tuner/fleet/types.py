@@ -25,7 +25,6 @@ from typing import Any, Protocol
 
 from policies.types import PLAIN, Decision
 
-
 UNKNOWN_DRAFTER = "unknown"
 """The drafter of an upstream that drafts and does not tell by what."""
 
