@@ -14,7 +14,7 @@ from policies.cycle_policy import INITIAL_CYCLE_POLICY
 from policies.decision_id import DecisionFields, encode
 from policies.features import request_features
 from policies.language_detection import LanguageDetector
-from policies.types import PLAIN, Context, Decision, Mode, Reason, RequestFeatures
+from policies.types import OTHER_ROUTE, PLAIN, Context, Decision, Mode, Reason, RequestFeatures
 from tuner.decider import Decider
 from tuner.fleet.features import needs_plain
 from tuner.fleet.pools.candidates import bare_lanes
@@ -70,7 +70,10 @@ class PluginChooser:
 
     def reads(self, path: str, route: str | None) -> bool:
         """See `Chooser.reads`."""
-        return self.snapshot.fleet.modes.mode(route or "") is not Mode.OBSERVE
+        fleet = self.snapshot.fleet
+        return (
+            fleet.modes.mode(route if route in fleet.routes and route is not None else OTHER_ROUTE) is not Mode.OBSERVE
+        )
 
     def choose(self, asked: Asked) -> Choice:
         """See `Chooser.choose`."""
