@@ -45,6 +45,7 @@ class Watch:
         self._metrics = metrics
         self._on_change = on_change
         self._known = {name: configured(name, given) for name, given in upstreams.items()}
+        self._full_blocks = dict.fromkeys(upstreams, False)
         self._first_look = {name: asyncio.Event() for name in upstreams}
 
     @property
@@ -79,7 +80,7 @@ class Watch:
                     looked_at, anew = loop.time(), False
                 self._first_look[name].set()
                 await asyncio.sleep(self._poll_seconds)
-                scraped = await meter.read()
+                scraped = await meter.read(full_blocks=self._full_blocks[name])
                 if scraped.sentence != sentence:
                     sentence = scraped.sentence
                     if sentence:
@@ -120,6 +121,7 @@ class Watch:
         before = self._known[name]
         identity = await identify(before.url, client)
         launched = identity.launched
+        self._full_blocks[name] = identity.full_blocks
         return Upstream(
             name=name,
             url=before.url,

@@ -30,6 +30,7 @@ _OWNERS = {"vllm": EngineKind.VLLM, "sglang": EngineKind.SGLANG, "llamacpp": Eng
 _SETTINGS = ("speculative", "dp_size", "tp_size", "enable_dp_attention", "device", "enable_lora")
 """What is kept of a server's own word; SGLang tells its keys there too."""
 _LOADING = 503
+_CHAINS = ("eagle", "eagle3", "nextn", "standalone")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,20 @@ class Identity:
     """Of its launch, as far as they concern speculation."""
     answers: Mapping[str, Fetched] = field(default_factory=dict)
     """What its endpoints said, by path."""
+
+    @property
+    def full_blocks(self) -> bool:
+        """Whether every cycle proposes as many tokens as the launch says, so that its drafts can be reckoned.
+
+        SGLang's chains do, unless their steps adapt themselves; trees and n-grams propose what they find.
+        """
+        told = self.settings
+        return (
+            self.engine is EngineKind.SGLANG
+            and self.drafter in _CHAINS
+            and told.get("speculative_eagle_topk") == 1
+            and told.get("speculative_adaptive") is False
+        )
 
     def answer(self, path: str) -> Fetched | None:
         """What `path` said, if it said 200."""

@@ -43,20 +43,18 @@ class EngineMeter:
         url: str,
         client: httpx.AsyncClient,
         *,
-        full_blocks: bool = False,
         seconds: float = PAGE_SECONDS,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`url` is the upstream's; `full_blocks` as for `difference`; `clock` tells Unix seconds."""
+        """`url` is the upstream's, and `clock` tells Unix seconds."""
         self._url = url
         self._client = client
-        self._full_blocks = full_blocks
         self._seconds = seconds
         self._clock = clock
         self._before: EngineReading | None = None
 
-    async def read(self) -> Scraped:
-        """The next reading; one that fails is a sentence and no exception."""
+    async def read(self, *, full_blocks: bool = False) -> Scraped:
+        """The next reading; one that fails is a sentence and no exception. `full_blocks` as for `difference`."""
         try:
             page = await fetch_page(self._client, self._url, seconds=self._seconds)
         except FetchError as error:
@@ -74,7 +72,7 @@ class EngineMeter:
                 f"Several servers answer at {self._url} in turn, so that nothing can be counted: make each of them an "
                 "upstream.",
             )
-        return Scraped(reading, difference(before, reading, full_blocks=self._full_blocks), "")
+        return Scraped(reading, difference(before, reading, full_blocks=full_blocks), "")
 
 
 async def fetch_page(client: httpx.AsyncClient, url: str, *, seconds: float = PAGE_SECONDS) -> Page:

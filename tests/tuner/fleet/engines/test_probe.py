@@ -199,3 +199,24 @@ def test_without_metrics_an_engine_is_known_by_its_models() -> None:
     assert found.upstream.engine is EngineKind.VLLM
     assert found.upstream.speculates is None
     assert found.bare.sentence == "The answer does not tell its drafts, and the metrics cannot be read."
+
+
+@pytest.mark.parametrize(
+    ("settings", "full"),
+    [
+        ({}, True),
+        ({"speculative_adaptive": True}, False),
+        ({"speculative_eagle_topk": 4}, False),
+        ({"speculative_algorithm": "NGRAM"}, False),
+    ],
+    ids=str,
+)
+def test_report_49_only_a_chain_of_fixed_length_says_how_much_was_drafted(settings: dict[str, Any], full: bool) -> None:
+    told = {
+        "speculative_algorithm": "EAGLE3",
+        "speculative_eagle_topk": 1,
+        "speculative_adaptive": False,
+        "speculative_num_draft_tokens": 4,
+    } | settings
+    found = found_at(StubEngine(EngineKind.SGLANG, extra={"/server_info": (200, told)}))
+    assert found.identity.full_blocks is full
