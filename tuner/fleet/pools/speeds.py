@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tuner.fleet.pools.change import changed_at
+from tuner.fleet.pools.change import LEAST_CHANGE, changed_at
 from tuner.fleet.pools.counts import BINS
 from tuner.fleet.pools.mixed_model import LEAST_NOISE, Fit, Term, fit, rising, summed, within_noise
 from tuner.fleet.pools.rows import ContextKey, Floats, Ints, Kind, Rows
@@ -167,7 +167,7 @@ class _Cells:
         lanes = len(rows.lanes)
         for lane in range(lanes):
             since = self._changed(rows.lane == lane, found.noise)
-            if since is not None:
+            if since is not None and self._moved_as_one(lane, since):
                 self.era[(rows.lane == lane) & (rows.epoch < since)] += lanes
                 kind = rows.kinds[rows.lane_kinds[lane]]
                 moved.append(Moved(rows.lanes[lane].name, kind, None, rows.epochs[since].started_at))
@@ -187,6 +187,23 @@ class _Cells:
                 key = rows.contexts[context]
                 moved.append(Moved("", rows.kinds[kind], key, rows.epochs[since].started_at))
         return moved
+
+    def _moved_as_one(self, lane: int, since: int) -> bool:
+        """Whether most of what a lane serves moved, and in one direction: if one context did, it is no lane's doing."""
+        rows, size = self.rows, len(self.rows.contexts)
+        sides = []
+        for part in (rows.epoch < since, rows.epoch >= since):
+            here = (rows.lane == lane) & part
+            weights = summed(rows.context[here], self.requests[here], size)
+            sums = summed(rows.context[here], (self.requests * self.left)[here], size)
+            sides.append((weights, sums / np.maximum(weights, 1e-9)))
+        (before, old), (after, new) = sides
+        both = np.minimum(before, after)
+        order = np.argsort(new - old)
+        place = int(np.searchsorted(np.cumsum(both[order]), both.sum() / 2))
+        middle = float((new - old)[order[min(place, size - 1)]])
+        mean = float(((new - old) * both).sum() / max(float(both.sum()), 1e-9))
+        return abs(middle) > LEAST_CHANGE and middle * mean > 0.0
 
     def _changed(self, here: np.ndarray[tuple[int], np.dtype[np.bool_]], noise: float) -> int | None:
         """The number of the stretch of time since which the rows `here` are as they are now."""
