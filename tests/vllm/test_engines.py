@@ -69,7 +69,7 @@ def test_a_vllm_without_a_drafter_is_known_to_have_none(vllm_plain: VllmServer) 
 def test_the_plug_in_is_known_by_its_effect_and_the_speeds_are_compared(vllm_plugin: VllmServer) -> None:
     found = examined(vllm_plugin)
     assert found.upstream.effect(Lever.PLUGIN) is Effect.WORKS, found.upstream.capabilities
-    assert found.drafted
+    assert found.drafting is True
     assert [one.text for one in found.speeds] == ["repeating", "story"]
     assert found.speeds[0].drafting > 0
     assert found.advisable is True

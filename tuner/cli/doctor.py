@@ -100,12 +100,12 @@ def _speculation(found: Verdict) -> str:
 
 
 def _drafting(found: Verdict) -> str:
-    if found.drafted is None:
+    if found.drafting is None:
         return "unknown"
-    if found.drafted == 0:
+    if not found.drafting:
         return "no: nothing of a text that repeats"
-    accepted = f", {found.accepted:g} accepted" if found.accepted is not None else ""
-    return f"yes: {found.drafted:g} tokens of a text that repeats{accepted}"
+    told = [f"{count:g} {word}" for count, word in ((found.drafted, "drafted"), (found.accepted, "accepted")) if count]
+    return f"yes, of a text that repeats: {' and '.join(told) or 'an unknown number'}"
 
 
 def _traffic(found: Verdict) -> str:

@@ -50,8 +50,10 @@ class Verdict:
     upstream: Upstream
     launched: bool | None
     """Whether it has a drafter."""
+    drafting: bool | None
+    """Whether it drafted anything for a text that repeats itself."""
     drafted: float | None
-    """Tokens that it drafted for a text that repeats itself."""
+    """Tokens of it."""
     accepted: float | None
     """Of them."""
     served_drafted: float | None
@@ -104,6 +106,7 @@ async def examine(
     return Verdict(
         found.upstream,
         found.identity.launched if found.upstream.speculates is None else found.upstream.speculates,
+        found.bare.drafting,
         found.bare.drafted,
         found.bare.accepted,
         served.drafted if served is not None else None,
@@ -178,27 +181,26 @@ def _advice(found: Found, served: EngineDelta | None, speeds: tuple[Speed, ...])
             "Don't: what answers here is no vLLM, llama.cpp or SGLang that tells so.",
             "paceline doctor --url http://HOST:PORT",
         )
-    if identity.launched is False and not bare.drafted:
+    if identity.launched is False and not bare.drafting:
         return (
             False,
             "Don't, with this server alone: it decodes plain, so there is nothing to steer. Launch a second one that "
             "drafts, and this one is the baseline beside it.",
             _launch(identity),
         )
-    if bare.drafted is None:
-        return False, f"Don't yet: whether it drafts cannot be seen. {bare.sentence}", _see(identity, upstream.url)
-    if bare.drafted == 0:
+    if bare.drafting is None:
+        return False, f"Don't yet: whether it drafts cannot be seen. {bare.sentence}", _see(bare, upstream.url)
+    if not bare.drafting:
         return (
             False,
             "Don't: it has a drafter, and drafted nothing of a text that repeats itself.",
             f"curl -s {upstream.url}/metrics | grep spec",
         )
-    if _brings_nothing(served):
-        assert served is not None
+    if nothing := _brings_nothing(served):
         return (
             False,
-            f"Don't: of {served.drafted or 0:,.0f} tokens that it drafted since its start {served.acceptance or 0:.1%} "
-            "were accepted, so that drafting costs and brings nothing. Launch it without the drafter.",
+            f"Don't: since its start {nothing}, so that drafting costs and brings nothing. Launch it without the "
+            "drafter.",
             f"paceline sidecar --upstream this={upstream.url} --mode observe",
         )
     if speeds and all(one.ratio < _SLOWER for one in speeds):
@@ -212,10 +214,16 @@ def _advice(found: Found, served: EngineDelta | None, speeds: tuple[Speed, ...])
     return _way(upstream)
 
 
-def _brings_nothing(served: EngineDelta | None) -> bool:
-    if served is None or (served.drafted or 0.0) < ENOUGH_DRAFTED or (served.cycles or 0.0) < ENOUGH_CYCLES:
-        return False
-    return served.acceptance is not None and served.acceptance < _TOO_FEW
+def _brings_nothing(served: EngineDelta | None) -> str:
+    """How little of everybody's drafts was accepted, for people; empty where it was more, or says nothing yet."""
+    if served is None or (served.cycles or 0.0) < ENOUGH_CYCLES:
+        return ""
+    drafted, acceptance, emitted = served.drafted or 0.0, served.acceptance, served.emitted_per_cycle
+    if drafted >= ENOUGH_DRAFTED and acceptance is not None and acceptance < _TOO_FEW:
+        return f"{acceptance:.1%} of {drafted:,.0f} drafted tokens were accepted"
+    if emitted is not None and emitted - 1.0 < _TOO_FEW:
+        return f"a cycle yields {emitted:.2f} tokens, where a plain one yields 1"
+    return ""
 
 
 def _way(upstream: Upstream) -> tuple[bool, str, str]:
@@ -255,7 +263,7 @@ def _launch(identity: Identity) -> str:
     return "llama-server -m MODEL.gguf --port 8081 --metrics --spec-type ngram-simple"
 
 
-def _see(identity: Identity, url: str) -> str:
-    if identity.engine is EngineKind.VLLM:
-        return f"paceline doctor --url {url}"
+def _see(bare: Trial, url: str) -> str:
+    if bare.status in (401, 403):
+        return f"paceline doctor --url {url} --key KEY"
     return f"curl -s {url}/metrics | grep spec"

@@ -44,7 +44,7 @@ def test_a_real_server_that_drafts_gets_a_plain_one_beside_it(llama_ngram: Llama
     code, said = run("--url", f"{llama_ngram.url}/v1/")
     assert code == 0, said
     assert "speculation  on: drafter ngram-simple" in said
-    assert "drafting     yes: " in said
+    assert "drafting     yes, of a text that repeats: " in said
     assert "With speculative.n_max 0 it drafted" in said
     assert f"paceline sidecar --upstream drafting={llama_ngram.url} --upstream plain=http://HOST:PORT" in said
 
@@ -124,19 +124,19 @@ def test_an_acceptance_of_nearly_nothing_is_a_dont() -> None:
 
     found = examined(Rejected(EngineKind.VLLM, tells_drafts=True))
     assert found.advisable is False
-    assert found.sentence.startswith("Don't: of 10,000 tokens that it drafted since its start 1.2% were accepted")
+    assert found.sentence.startswith("Don't: since its start 1.2% of 10,000 drafted tokens were accepted")
 
 
 def test_a_drafter_that_stays_silent_is_a_dont() -> None:
     slots = {"/slots": (200, [{"id": 0, "speculative": True}])}
     found = examined(StubEngine(EngineKind.LLAMA_CPP, block_length=0, extra=slots))
-    assert (found.advisable, found.launched, found.drafted) == (False, True, 0)
+    assert (found.advisable, found.launched, found.drafting) == (False, True, False)
     assert "drafted nothing of a text that repeats itself" in found.sentence
 
 
 def test_what_cannot_be_seen_is_a_dont_yet() -> None:
     found = examined(StubEngine(EngineKind.VLLM, metrics=False))
-    assert (found.advisable, found.drafted) == (False, None)
+    assert (found.advisable, found.drafting) == (False, None)
     assert found.sentence.startswith("Don't yet: whether it drafts cannot be seen.")
 
 
@@ -149,6 +149,24 @@ def test_lossy_settings_that_a_server_tells_are_warned_of() -> None:
     told = {"version": "0.5.9", "speculative_algorithm": "EAGLE", "speculative_accept_threshold_acc": 0.7}
     found = examined(StubEngine(EngineKind.SGLANG, extra={"/server_info": (200, told)}))
     assert any(warning.startswith("speculative_accept_threshold_acc is 0.7") for warning in found.warnings)
+
+
+def test_an_sglang_whose_cycles_yield_no_more_than_plain_ones_is_a_dont() -> None:
+    class Rejected(StubEngine):
+        def _page(self) -> str:
+            return changed(super()._page(), "sglang:spec_accept_length", 1.02)
+
+    found = examined(Rejected(EngineKind.SGLANG, extra={"/server_info": (200, {"speculative_algorithm": "EAGLE"})}))
+    assert found.drafting is True
+    assert found.drafted is None
+    assert found.sentence.startswith("Don't: since its start a cycle yields 1.02 tokens")
+
+
+def test_a_server_that_wants_a_key_says_what_to_type() -> None:
+    refused = {"/v1/completions": (401, {"error": "Unauthorized"}), "/v1/models": (401, {"error": "Unauthorized"})}
+    found = examined(StubEngine(EngineKind.VLLM, extra=refused))
+    assert found.command == f"paceline doctor --url {URL} --key KEY"
+    assert "It answered 401: Unauthorized." in found.sentence
 
 
 def test_a_key_goes_with_every_request() -> None:

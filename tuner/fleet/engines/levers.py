@@ -55,12 +55,10 @@ async def aliases(trier: Trier, identity: Identity) -> Capability:
         said = f"{named} differ in drafting only, but are not loaded together, and trying them would load them."
         return Capability(Lever.ALIASES, Effect.UNKNOWN, said)
     trials = [(name, await trier.run(model=name)) for name in loaded[:_ALIASES_TRIED]]
-    told = [(name, trial.drafted) for name, trial in trials if trial.drafted is not None]
-    if len(told) < len(trials):
-        said = next(trial.sentence for _, trial in trials if trial.drafted is None)
-        return Capability(Lever.ALIASES, Effect.UNKNOWN, said)
-    said = f"The same request drafted {', '.join(f'{drafted:g} tokens as {name}' for name, drafted in told)}."
-    differ = len({drafted for _, drafted in told}) > 1
+    if unknown := [trial.sentence for _, trial in trials if trial.drafting is None]:
+        return Capability(Lever.ALIASES, Effect.UNKNOWN, unknown[0])
+    said = f"The same request drafted {', '.join(f'{trial.amount} as {name}' for name, trial in trials)}."
+    differ = len({trial.amount for _, trial in trials}) > 1
     return Capability(Lever.ALIASES, Effect.WORKS if differ else Effect.IGNORED, said)
 
 
@@ -81,21 +79,19 @@ def corpora(identity: Identity) -> Capability:
 
 async def _switched(trier: Trier, fields: Mapping[str, Any], named: str, bare: Trial) -> tuple[Effect, str]:
     """What came of asking for no drafts by `fields`."""
-    if not bare.drafted:
+    if not bare.drafting:
         return Effect.UNKNOWN, bare.sentence or "It drafted nothing, so that there is nothing to switch off."
     off = await trier.run(fields)
     if off.status >= 400:
-        return Effect.REFUSED, f"A request with {named} is refused. {off.sentence}."
-    if off.drafted is None:
+        return Effect.REFUSED, f"A request with {named} is refused. {off.sentence}"
+    if off.drafting is None:
         return Effect.UNKNOWN, off.sentence
-    if off.drafted > 0:
-        said = f"With {named} it drafted {off.drafted:g} tokens, without {bare.drafted:g}."
-        return Effect.IGNORED, said
+    if off.drafting:
+        return Effect.IGNORED, f"With {named} it drafted {off.amount}, without {bare.amount}."
     again = await trier.run()
-    if not again.drafted:
+    if not again.drafting:
         return Effect.UNKNOWN, again.sentence or "It stopped drafting by itself while this was tried."
-    said = f"With {named} it drafted nothing, without {bare.drafted:g} tokens before it and {again.drafted:g} after."
-    return Effect.WORKS, said
+    return Effect.WORKS, f"With {named} it drafted nothing, without {bare.amount} before and {again.amount} after it."
 
 
 def _twins(identity: Identity) -> list[tuple[str, bool]]:

@@ -77,20 +77,20 @@ async def _bare(trier: Trier, identity: Identity) -> Trial:
     """A text that repeats itself; longer where nothing was drafted of the short one, and that can be had in time."""
     short = await trier.run()
     rate = short.tokens_per_second
-    if short.drafted == 0 and identity.launched is not False and rate and LONG / rate < trier.left() / 3:
+    if short.drafting is False and identity.launched is not False and rate and LONG / rate < trier.left() / 3:
         return await trier.run(tokens=LONG)
     return short
 
 
 async def _drafter_of_slots(trier: Trier, identity: Identity, bare: Trial) -> str:
     """llama.cpp tells it only once it has served a request."""
-    if identity.engine is not EngineKind.LLAMA_CPP or not bare.drafted or identity.answer("/slots") is None:
+    if identity.engine is not EngineKind.LLAMA_CPP or not bare.drafting or identity.answer("/slots") is None:
         return ""
     return drafter_of_slots((await trier.look("/slots")).listing)
 
 
 def _speculates(identity: Identity, bare: Trial) -> bool | None:
     """Seen to draft; or known to have no drafter; else nobody knows."""
-    if bare.drafted:
+    if bare.drafting:
         return True
     return False if identity.launched is False else None

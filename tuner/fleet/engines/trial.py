@@ -20,6 +20,7 @@ MARK = "paceline-probe"
 REPEATING = " one two three four five six seven eight nine ten" * 8
 """A text that goes on as it is, so that any drafter has something to propose, n-grams among them."""
 STORY = "The old lighthouse keeper opened the door, looked out at the sea and"
+NO_TIME = "There was no time left to try it."
 SHORT, LONG = 16, 64
 """Output tokens. An n-gram drafter of llama.cpp proposes 48 or nothing, unless it is told otherwise."""
 _LAG_SECONDS, _LAG_TRIES = 0.05, 8
@@ -34,13 +35,27 @@ class Trial:
     """0 where no answer came."""
     output_tokens: int | None
     drafted: float | None
-    """None where nobody tells; cycles with drafts, where the engine tells no more of them."""
+    """Tokens; None where nobody tells, as for `accepted` and `cycles`."""
     accepted: float | None
     cycles: float | None
+    """Those that verified drafts."""
     seconds: float
     """Of decoding, by the engine's own clock where it tells it; else of the whole request."""
     sentence: str
     """Why something is missing; empty where nothing is."""
+
+    @property
+    def drafting(self) -> bool | None:
+        """Whether anything was drafted; None where nobody tells."""
+        told = self.cycles if self.drafted is None else self.drafted
+        return None if told is None else told > 0
+
+    @property
+    def amount(self) -> str:
+        """What was drafted, for people."""
+        if not self.drafting:
+            return "unknown" if self.drafting is None else "nothing"
+        return f"{self.cycles:g} blocks" if self.drafted is None else f"{self.drafted:g} tokens"
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -78,7 +93,7 @@ class Trier:
     ) -> Trial:
         """One greedy request with `fields` added to its body; never an exception."""
         if self.left() <= 0:
-            return Trial(0, None, None, None, None, 0.0, "There was no time left to try it.")
+            return Trial(0, None, None, None, None, 0.0, NO_TIME)
         self._sent += 1
         body: dict[str, Any] = {
             "model": model or self._model,
@@ -120,8 +135,7 @@ class Trier:
         clock = _number(timings, "predicted_ms") or _number(_mapping(told, "metrics"), "generation_time_ms")
         seconds = seconds if not clock else clock / 1000.0
         if (counts := draft_counts(told)) is not None:
-            drafted = counts.drafted if counts.drafted is not None else counts.cycles
-            return Trial(200, output, drafted, counts.accepted, counts.cycles, seconds, "")
+            return Trial(200, output, counts.drafted, counts.accepted, counts.cycles, seconds, "")
         if timings:  # of llama.cpp, which leaves the drafts out where there were none
             return Trial(200, output, 0, 0, None, seconds, "")
         return await self._counted(before, output, seconds)
@@ -137,8 +151,7 @@ class Trier:
             return Trial(200, output, None, None, None, seconds, said)
         if delta.cycles is None:
             return Trial(200, output, 0, 0, 0, seconds, "")
-        drafted = delta.drafted if delta.drafted is not None else delta.cycles
-        return Trial(200, output, drafted, delta.accepted, delta.cycles, seconds, "")
+        return Trial(200, output, delta.drafted, delta.accepted, delta.cycles, seconds, "")
 
     async def _since(self, before: EngineReading, output: int) -> EngineDelta | None:
         """What the engine counted, once it has counted `output` tokens or time is up."""
@@ -164,7 +177,7 @@ class Trier:
 def _refusal(answer: Fetched) -> str:
     error = answer.mapping.get("error", answer.mapping)
     said = error.get("message") if isinstance(error, Mapping) else error
-    return f"It answered {answer.status}: {clipped(str(said or answer.text))}"
+    return f"It answered {answer.status}: {clipped(str(said or answer.text)).rstrip('.')}."
 
 
 def _mapping(told: Mapping[str, Any], name: str) -> Mapping[str, Any]:
