@@ -34,6 +34,8 @@ def doctor(
     """
     if not url.startswith(("http://", "https://")):
         raise CommandError(f"--url is {url!r}: give http://HOST:PORT or https://HOST.", USAGE)
+    if key is not None and not (key.isascii() and key.isprintable()):
+        raise CommandError("--key has characters that no header takes: give the key as the server was given it.", USAGE)
     try:
         found = asyncio.run(examine(url, key=key, seconds=DOCTOR_SECONDS))
     except FetchError as error:

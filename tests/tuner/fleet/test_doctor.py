@@ -76,6 +76,13 @@ def test_what_is_no_url_is_a_usage_error(url: str) -> None:
     assert "give http://HOST:PORT" in said
 
 
+@pytest.mark.parametrize("key", ["schlüssel", "two\nlines"])
+def test_a_key_that_no_header_takes_is_a_usage_error(key: str) -> None:
+    code, said = run("--url", URL, "--key", key)
+    assert code == 2
+    assert said.startswith("--key has characters")
+
+
 def test_a_lever_that_works_is_a_go_and_the_speeds_are_compared() -> None:
     found = examined(StubEngine(EngineKind.LLAMA_CPP, Honours.IT))
     assert found.advisable is True

@@ -173,18 +173,19 @@ class EngineDelta:
 
 
 def difference(before: EngineReading, after: EngineReading, *, full_blocks: bool = False) -> EngineDelta | None:
-    """What happened between two readings of one upstream; None if another engine answers there now.
+    """What happened between two readings of one upstream; None if another engine answers there now, or an unknown one.
 
     Args:
         full_blocks: every cycle proposes `EngineReading.drafts_per_cycle` tokens. Only who knows the launch settings
             can say so: with it SGLang's drafted tokens can be told, which it does not count.
     """
-    if before.engine is not after.engine:
+    names = NAMES.get(after.engine)
+    if names is None or before.engine is not after.engine:
         return None
     moved = bool(before.process and after.process) and before.process != after.process
     restarted = moved or began_again(before.counters, after.counters)
     cycles = increase(before.cycles, after.cycles, restarted=moved)
-    if NAMES.get(after.engine, NAMES[EngineKind.VLLM]).accept_length is None:
+    if names.accept_length is None:
         drafted = increase(before.drafted, after.drafted, restarted=moved)
         accepted = increase(before.accepted, after.accepted, restarted=moved)
     else:
@@ -198,7 +199,7 @@ def difference(before: EngineReading, after: EngineReading, *, full_blocks: bool
         cycles,
         drafted,
         accepted,
-        tuple(positions[one] for one in sorted((key for key in positions if key.isdigit()), key=int)),
+        tuple(positions[one] for one in sorted((key for key in positions if key.isdecimal()), key=int)),
         increase(before.output_tokens, after.output_tokens, restarted=moved),
         _spread(before.ttft, after.ttft, restarted=moved),
         _spread(before.tpot, after.tpot, restarted=moved),
@@ -253,10 +254,17 @@ def _spread(before: Histogram | None, after: Histogram | None, *, restarted: boo
     was = before or Histogram({}, {}, {})
     bounds = increases_by("le", was.buckets, after.buckets, restarted=restarted)
     return Spread(
-        {float(bound): bounds[bound] for bound in sorted(bounds, key=float)},
+        dict(sorted((bound, bounds[text]) for text in bounds if (bound := _bound(text)) is not None)),
         increase(was.seconds, after.seconds, restarted=restarted) or 0.0,
         increase(was.count, after.count, restarted=restarted) or 0.0,
     )
+
+
+def _bound(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def _models(page: Exposition) -> tuple[str, ...]:

@@ -245,3 +245,28 @@ def test_a_page_of_a_server_that_began_earlier_is_another_servers() -> None:
     assert is_another_server(new, old) is True
     assert is_another_server(old, new) is False
     assert is_another_server(old, read_page(page("vllm_ngram"), 1.0)) is False
+
+
+@pytest.mark.parametrize("name", ["vllm_ngram", "llama_cpp_ngram", "sglang_eagle"])
+@given(data=st.data())
+def test_no_page_that_is_broken_anywhere_makes_a_reading_raise(name: str, data: st.DataObject) -> None:
+    """Bytes of the samples that are read are lost, doubled or changed; what is left is counted, or is no data."""
+    whole = "\n".join(line for line in page(name).split("\n") if "spec" in line or "_seconds_" in line)
+    start = data.draw(st.integers(0, len(whole)))
+    end = data.draw(st.integers(start, min(len(whole), start + 300)))
+    junk = data.draw(st.text(alphabet='{}",=_le²+-.0123456789 \n#eaI', max_size=20))
+    broken = whole[:start] + junk + whole[end:]
+    for pair in ((whole, broken), (broken, whole)):
+        delta = difference(read_page(pair[0], 0.0), read_page(pair[1], 1.0))
+        if delta is not None:
+            assert delta.cycles is None or delta.cycles >= 0
+            assert delta.acceptance is None or 0 <= delta.acceptance <= 1
+
+
+def test_a_bound_or_a_position_that_is_no_number_is_left_out() -> None:
+    broken = page("vllm_ngram").replace('position="4"', 'position="²"').replace('le="0.75"', 'le="much"')
+    found = between(page("vllm_ngram_start"), broken)
+    assert found.by_position == (17.0, 15.0, 12.0, 12.0)
+    assert found.ttft is not None
+    assert 0.75 not in found.ttft.at_most
+    assert found.ttft.at_most[1.0] == 8.0
