@@ -4,6 +4,7 @@ Read in llama.cpp b10573 (``common/arg.cpp``, ``tools/server``) and in #22397 (2
 ``--draft-max`` and its like: they end a newer server at its start. It follows no schedule; a router chooses by alias.
 """
 
+from tuner.fleet.render.account import account
 from tuner.fleet.render.launch import Launch, LaunchFile
 from tuner.fleet.render.merging import Merged
 from tuner.fleet.render.spellings import Spelling, spelling_of, weights_note
@@ -29,9 +30,7 @@ def render(merged: Merged, version: str, file: str) -> Launch:
     if not every:
         notes.append("llama-server follows no schedule: one block length for every load, or an alias for each.")
     if not arms or spelling.llama_server is None:
-        return Launch(
-            False, (), None, (*one.sentences(), *notes, "Launch with --spec-type none, which is its default.")
-        )
+        return Launch(False, (), None, (*account(one), *notes, "Launch with --spec-type none, which is its default."))
     old = is_before(version, _SURELY_OLD) is True
     if not old and is_before(version, _SURELY_NEW) is not False:
         notes.append(
@@ -53,7 +52,7 @@ def render(merged: Merged, version: str, file: str) -> Launch:
         bool(one.longest),
         flags if one.longest else ("--spec-type", "none"),
         LaunchFile(file, _presets(merged.model, spelling, arms, old), True),
-        (*one.sentences(), *notes),
+        (*account(one), *notes),
     )
 
 

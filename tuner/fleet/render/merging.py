@@ -24,9 +24,6 @@ _FIRST_LOAD = 1
 _NEAR = 0.995
 """Of two block lengths that are so near in what they gain, the shorter one is taken."""
 
-_BEARABLE = 1.0 / 1.1
-"""What a sidecar promises each route by default (`max_neighbour_slowdown`), and a table for all cannot keep."""
-
 
 class NothingLearnedError(Exception):
     """No context has a verdict; what there is instead, and the remedy."""
@@ -143,61 +140,6 @@ class Merged:
         else:
             best = sorted(step.block_length for step in served)[(len(served) - 1) // 2]
         return self.at([best] * len(self.steps))
-
-    def sentences(self) -> tuple[str, ...]:
-        """What it rests on: the schedule, each route with its traffic and measured gain, who loses, who is left out."""
-        words = ", ".join(
-            f"{f'K={step.block_length}' if step.block_length else 'plain'} at {step.loads}" for step in self._joined()
-        )
-        return (
-            f"{self.drafter}: {words}." if self.longest else "Plain at every load.",
-            *(self._route(known) for known in self.counted),
-            *self._losses(),
-            *(f"{known.name} is not counted: {why}." for known, why in self.left_out),
-        )
-
-    def _joined(self) -> Iterator[Step]:
-        return (Step(low, high, length, ()) for low, high, length in self.ranges)
-
-    def _route(self, known: Known) -> str:
-        evidence = known.policy.evidence
-        weight = next(share.weight for share in self.steps[0].shares if share.known is known)
-        found = evidence.speedup
-        measured = (
-            "its gain is not measured"
-            if found is None
-            else f"measured {found.estimate:.2f}x plain ({found.low:.2f} to {found.high:.2f})"
-        )
-        seen = f"{counted(known.requests, 'request')}, {weight:.0%} of the traffic"
-        return f"{known.name} ({seen}): {measured}. {evidence.note}"
-
-    def _losses(self) -> Iterator[str]:
-        """Each route that does worse with the table than alone, with figures where they are known."""
-        for step in self.steps:
-            for share in step.shares:
-                if share.other:
-                    yield (
-                        f"{share.known.name} has {share.other} at {step.loads}, and a launch has one drafter: it "
-                        "counts as plain there."
-                    )
-                if share.own == step.block_length:
-                    continue
-                alone = f"K={share.own}" if share.own else "plain"
-                here = f"K={step.block_length}" if step.block_length else "plain"
-                own, merged = share.gain(share.own), share.gain(step.block_length)
-                if own is None or merged is None:
-                    yield (
-                        f"{share.known.name} asks for {alone} at {step.loads} and gets {here}; "
-                        "what it loses is not known."
-                    )
-                elif merged < own:
-                    worst = "" if share.known.policy.evidence.survival else " if nothing is accepted there"
-                    slower = f", slower than plain by {1.0 / merged - 1.0:.0%}" if merged < 1.0 else ""
-                    remedy = ": give it a plain server of its own" if merged < _BEARABLE else ""
-                    yield (
-                        f"{share.known.name} loses at {step.loads}: {alone} alone is {own:.2f}x plain, "
-                        f"{here} for all is {merged:.2f}x{worst}{slower}{remedy}."
-                    )
 
 
 def merge(known: Sequence[Known]) -> Merged:

@@ -9,6 +9,7 @@ every few batches, so 0 stands alone.
 import json
 from typing import Any
 
+from tuner.fleet.render.account import account
 from tuner.fleet.render.launch import Launch, LaunchFile
 from tuner.fleet.render.merging import Merged
 from tuner.fleet.render.spellings import spelling_of, weights_note
@@ -30,7 +31,7 @@ def render(merged: Merged, version: str, file: str) -> Launch:
         merged = merged.single()
         notes.append(f"SGLang follows no schedule with {algorithm}: one block length for every load.")
     if not merged.longest or algorithm is None:
-        return Launch(False, (), None, (*merged.sentences(), *notes, "Launch without --speculative-algorithm."))
+        return Launch(False, (), None, (*account(merged), *notes, "Launch without --speculative-algorithm."))
     flags = ["--speculative-algorithm", algorithm]
     if spelling.weights:
         flags += ["--speculative-draft-model-path", "WEIGHTS"]
@@ -55,7 +56,7 @@ def render(merged: Merged, version: str, file: str) -> Launch:
         "Leave --speculative-accept-threshold-single and -acc at 1.0: below that the output is another one.",
         "min_p and custom processors are not applied under speculation, and penalties only roughly: keep a plain one.",
     ]
-    return Launch(True, tuple(flags), written, (*merged.sentences(), *notes))
+    return Launch(True, tuple(flags), written, (*account(merged), *notes))
 
 
 def _slots(merged: Merged) -> dict[str, Any]:

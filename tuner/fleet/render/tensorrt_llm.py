@@ -7,6 +7,7 @@ Read in ``tensorrt_llm/llmapi/llm_args.py`` and ``_torch/speculative/utils.py`` 
 
 import yaml
 
+from tuner.fleet.render.account import account
 from tuner.fleet.render.launch import Launch, LaunchFile
 from tuner.fleet.render.merging import Merged
 from tuner.fleet.render.spellings import spelling_of, weights_note
@@ -28,7 +29,7 @@ def render(merged: Merged, version: str, file: str) -> Launch:
         merged = merged.at([min(step.block_length, first) for step in merged.steps])
         notes.append(f"TensorRT-LLM takes no length above that of the smallest batch, which is {first}: cut to it.")
     if not merged.longest or spelling.tensorrt_llm is None:
-        return Launch(False, (), None, (*merged.sentences(), *notes, "Launch without speculative_config."))
+        return Launch(False, (), None, (*account(merged), *notes, "Launch without speculative_config."))
     upper = is_before(version, _UPPER_KEYS_SINCE) is not True
     section: dict[str, object] = {"decoding_type": spelling.tensorrt_llm, "max_draft_len": merged.longest}
     if spelling.weights:
@@ -55,4 +56,4 @@ def render(merged: Merged, version: str, file: str) -> Launch:
     file = file or _FILE
     content = yaml.safe_dump({"speculative_config": section}, sort_keys=False)
     flag = "--config" if upper else "--extra_llm_api_options"
-    return Launch(True, (flag, file), LaunchFile(file, content, True), (*merged.sentences(), *notes))
+    return Launch(True, (flag, file), LaunchFile(file, content, True), (*account(merged), *notes))

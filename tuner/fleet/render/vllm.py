@@ -8,6 +8,7 @@ to end with 0 where plain is meant.
 import json
 from typing import Any
 
+from tuner.fleet.render.account import account
 from tuner.fleet.render.launch import Launch, LaunchFile
 from tuner.fleet.render.merging import Merged
 from tuner.fleet.render.spellings import spelling_of, weights_note
@@ -28,7 +29,7 @@ def render(merged: Merged, version: str, file: str) -> Launch:
             f"vLLM {version} has no table by batch size ({_TABLE_SINCE} and later do): one block length for all."
         )
     if not merged.longest:
-        return Launch(False, (), None, (*merged.sentences(), *notes, "Launch without --speculative-config."))
+        return Launch(False, (), None, (*account(merged), *notes, "Launch without --speculative-config."))
     name, spelling = spelling_of(merged.drafter)
     config: dict[str, Any] = {"method": spelling.vllm}
     if spelling.weights:
@@ -53,7 +54,7 @@ def render(merged: Merged, version: str, file: str) -> Launch:
         )
     notes.append("Requests with min_p or logit_bias are answered with 400 by a server that drafts: keep a plain one.")
     told = json.dumps(config)
-    sentences = (*merged.sentences(), *notes)
+    sentences = (*account(merged), *notes)
     if not file:
         return Launch(True, ("--speculative-config", told), None, sentences)
     return Launch(True, ("--config", file), LaunchFile(file, f"speculative-config: '{told}'\n", True), sentences)

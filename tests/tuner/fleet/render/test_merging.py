@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from policies.types import ANY_LOAD, PLAIN, Arm, LoadStep, Reason
 from tests.tuner.fleet.render.learned import EDIT, STORY, emitted, geometric, known
 from tuner.fleet.render import Known, NothingLearnedError, merge
+from tuner.fleet.render.account import account
 
 
 def test_a_single_route_gets_its_own_schedule_and_plain_beyond_the_loads_that_were_seen() -> None:
@@ -17,7 +18,7 @@ def test_a_single_route_gets_its_own_schedule_and_plain_beyond_the_loads_that_we
     assert merged.ranges == [(1, 3, 8), (4, 7, 4), (8, ANY_LOAD, 0)]
     assert merged.drafter == "ngram"
     assert merged.longest == 8
-    assert not any("loses" in sentence or "not known" in sentence for sentence in merged.sentences())
+    assert not any("loses" in sentence or "not known" in sentence for sentence in account(merged))
 
 
 def test_the_mix_weighs_seconds_so_that_a_heavy_plain_route_turns_a_small_gain_off() -> None:
@@ -42,7 +43,7 @@ def test_the_gain_of_a_mix_is_the_harmonic_mean_of_its_routes_by_their_traffic()
 def test_who_loses_by_the_table_is_told_with_figures() -> None:
     merged = merge([EDIT, STORY])
     story = emitted(0.1, 8) / (emitted(0.9, 8) / 2.9)
-    told = " ".join(merged.sentences())
+    told = " ".join(account(merged))
     assert f"story/en loses at load 1-3: plain alone is 1.00x plain, K=8 for all is {story:.2f}x" in told
     assert f"slower than plain by {1.0 / story - 1.0:.0%}" in told
     assert "edit/code (300 requests, 75% of the traffic): measured 2.40x plain (2.20 to 2.60)" in told
@@ -54,7 +55,7 @@ def test_a_plain_route_of_which_no_survival_is_known_is_taken_at_its_worst() -> 
     merged = merge([EDIT, unseen])
     cost = emitted(0.9, 8) / 2.9
     assert merged.steps[0].shares[1].gain(8) == pytest.approx(1.0 / cost)
-    assert any("if nothing is accepted there" in sentence for sentence in merged.sentences())
+    assert any("if nothing is accepted there" in sentence for sentence in account(merged))
 
 
 def test_between_two_block_lengths_the_cost_is_interpolated() -> None:
@@ -75,9 +76,7 @@ def test_without_predictions_the_mix_gets_what_more_than_half_of_the_traffic_ask
     ]
     merged = merge(routes)
     assert merged.ranges == [(1, 8, 4), (9, ANY_LOAD, 0)]
-    assert any(
-        "a/en asks for K=8 at load 1-8 and gets K=4; what it loses is not known" in s for s in merged.sentences()
-    )
+    assert any("a/en asks for K=8 at load 1-8 and gets K=4; what it loses is not known" in s for s in account(merged))
     half = merge([known("a/en", [(1, 8, 8)]), known("c/en", [(1, 8, 0)])])
     assert half.longest == 0, "half is not more than half"
 
@@ -88,7 +87,7 @@ def test_the_drafter_is_the_one_of_most_traffic_and_others_are_left_out_by_name(
     )
     merged = merge([EDIT, suffix])
     assert merged.drafter == "suffix"
-    told = " ".join(merged.sentences())
+    told = " ".join(account(merged))
     assert "edit/code is not counted: its drafter is ngram, and how suffix would do there is not known." in told
     assert merge([EDIT, replace(suffix, requests=200)]).drafter == "ngram"
 
@@ -98,7 +97,7 @@ def test_where_a_route_has_another_drafter_at_some_loads_it_counts_as_plain_ther
     both = replace(EDIT, policy=replace(EDIT.policy, arm=Arm("ngram", steps)))
     merged = merge([both])
     assert merged.ranges == [(1, 3, 8), (4, ANY_LOAD, 0)]
-    told = " ".join(merged.sentences())
+    told = " ".join(account(merged))
     assert "edit/code has suffix at load 4-16, and a launch has one drafter: it counts as plain there." in told
 
 
@@ -181,5 +180,14 @@ def test_whatever_was_learned_the_schedule_covers_every_load_once_and_never_asks
         gain = step.gain(step.block_length)
         assert gain is None or gain >= 0.995, "where the mix is known it is not slower than plain"
     assert set(merged.counted) | {one for one, _ in merged.left_out} == set(known_routes)
-    assert all(sentence.endswith(".") for sentence in merged.sentences())
+    assert all(sentence.endswith(".") for sentence in account(merged))
     assert len({length for _, _, length in merged.single().ranges}) == 1
+
+
+def test_of_many_routes_that_lose_those_with_the_most_traffic_are_told_and_the_rest_is_counted() -> None:
+    many = [known(f"r{number}/en", [], requests=number + 1, survival=geometric(0.1)) for number in range(40)]
+    told = account(merge([replace(EDIT, requests=100_000), *many]))
+    losing = [sentence for sentence in told if " loses at " in sentence]
+    assert len(losing) == 20
+    assert losing[0].startswith("r39/en loses at load 1-3: ")
+    assert any(sentence.startswith("So do routes of less traffic: ") for sentence in told)
