@@ -47,7 +47,11 @@ def export(
         raise CommandError(f"{server} has nothing to export: {error}.") from error
     launch = render(engine, merged, engine_version, "" if out is None else str(out))
     when = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-    told = (f"For {engine.value}, from what was learned of {merged.model} at {server} by {when}.", *launch.notes)
+    told = (
+        f"For {engine.value}, from what was learned of {merged.model} at {server} by {when}.",
+        "It holds for the engines and machines behind that server: elsewhere measure again.",
+        *launch.notes,
+    )
     typer.echo(commented(told) + launch.line)
     if out is None and launch.file is not None:
         typer.echo(f"\n# {launch.file.name}:\n{launch.file.content}", nl=False)
