@@ -135,7 +135,9 @@ class Control:
             )
             return await asyncio.to_thread(metrics.render, steering.snapshot, gauges, self._fleet_metrics.families())
 
-        app = create_admin_app(steering, recorder, render, lambda: self._fleet_metrics.any_up, settings)
+        app = create_admin_app(
+            steering, recorder, render, lambda: self._fleet_metrics.any_up, settings, control=steering
+        )
         folding = Folding(
             steering, metrics, self._fleet_metrics, recorder, self._take_exchanges, self._reports, self._link.send
         )

@@ -9,8 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from policies.cycle_policy import CyclePolicy
+from policies.quoting import clipped
 from policies.stats import CycleStats, EngineInfo, RequestStats
 from policies.types import PLAIN, PLAIN_ARM, KillSwitch, Pin, Policy
+from tuner.api.drafters import DrafterConflictError
 from tuner.controller import Controller
 from tuner.decider import RouteModes
 from tuner.fleet.pools.controller import FleetController, FleetOptions
@@ -24,12 +26,13 @@ from tuner.settings import Settings
 from tuner.snapshot import PolicySnapshot
 from tuner.steering_options import controller_options, guardrail_options, route_defaults
 
+_LAUNCHED = "the drafters of a fleet are those that its servers were launched with"
 CANARY_SHARE = 0.1
 """Of the requests of a route in mode canary."""
 
 
 class FleetSteering:
-    """A `tuner.steering.Steering`; any thread may call."""
+    """A `tuner.steering.Steering`, and a `tuner.api.drafters.DrafterControl`; any thread may call."""
 
     def __init__(self, settings: Settings, model: str, upstreams: Sequence[Upstream]) -> None:
         """`settings` are those of `for_sidecar`; `model` is that of requests whose own is not known."""
@@ -54,6 +57,14 @@ class FleetSteering:
     def fleet(self) -> FleetSnapshot:
         """Lanes and what is known of them."""
         return self._pools.fleet
+
+    async def load_drafter(self, source: str) -> None:
+        """See `DrafterControl`: there is none to load."""
+        raise DrafterConflictError(f"{clipped(source)!r} cannot be loaded: {_LAUNCHED}")
+
+    async def unload_drafter(self, name: str) -> None:
+        """See `DrafterControl`: there is none to let go."""
+        raise DrafterConflictError(f"{clipped(name)!r} cannot be let go: {_LAUNCHED}")
 
     def chosen_by(self) -> FleetSnapshot | PluginSnapshot:
         """What the data path is to choose by now."""
