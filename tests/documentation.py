@@ -99,7 +99,6 @@ WITHOUT_FAULTS = {
 RESERVED = frozenset(
     {
         Reason.FREEZE,
-        Reason.FEATURE_UNSUPPORTED,
         Reason.TELEMETRY_MISSING,
         Reason.STALE_POLICY,
         Reason.STORE_UNAVAILABLE,
