@@ -152,7 +152,7 @@ def merge(known: Sequence[Known]) -> Merged:
     if not learned:
         raise NothingLearnedError(_nothing(known))
     drafter = _drafter(learned)
-    counts = [one for one in learned if _main(one.policy.arm) in (drafter, PLAIN)]
+    counts = [one for one in learned if not one.policy.arm.cap or _main(one.policy.arm) == drafter]
     others = tuple((one, _why(one, drafter)) for one in known if one not in counts)
     counts = [_with_survival_of(one, drafter) for one in counts]
     model = learned[0].policy.context.model
@@ -211,7 +211,8 @@ def _steps(counts: Sequence[Known], drafter: str) -> Iterator[Step]:
     )
     for low, after in pairwise(edge for edge in edges if _FIRST_LOAD <= edge <= ANY_LOAD + 1):
         arms = [one.policy.arm for one in counts]
-        others = ["" if arm.drafter_at(low) in (drafter, PLAIN) else arm.drafter_at(low) for arm in arms]
+        drafters = [arm.drafter_at(low) if arm.block_length(low) else PLAIN for arm in arms]
+        others = ["" if name in (drafter, PLAIN) else name for name in drafters]
         lengths = [0 if other else arm.block_length(low) for arm, other in zip(arms, others, strict=True)]
         options = sorted({0, *lengths})
         costs = _costs(counts, lengths, low)

@@ -92,6 +92,16 @@ def test_the_drafter_is_the_one_of_most_traffic_and_others_are_left_out_by_name(
     assert merge([EDIT, replace(suffix, requests=200)]).drafter == "ngram"
 
 
+def test_a_route_that_is_plain_counts_whatever_drafter_it_would_have() -> None:
+    policy = replace(STORY.policy, arm=Arm("suffix", (LoadStep(1, 16, 0, "suffix"),)))
+    merged = merge([EDIT, replace(STORY, policy=policy)])
+    assert [one.name for one in merged.counted] == ["edit/code", "story/en"]
+    told = " ".join(account(merged))
+    worst = 2.9 / emitted(0.9, 8)
+    assert f"plain alone is 1.00x plain, K=8 for all is {worst:.2f}x if nothing is accepted there" in told
+    assert "has suffix" not in told
+
+
 def test_where_a_route_has_another_drafter_at_some_loads_it_counts_as_plain_there() -> None:
     steps = (LoadStep(1, 3, 8, "ngram"), LoadStep(4, 16, 6, "suffix"))
     both = replace(EDIT, policy=replace(EDIT.policy, arm=Arm("ngram", steps)))
