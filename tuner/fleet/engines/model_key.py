@@ -1,43 +1,42 @@
 """The model of a request as a key of policies: its adapters among it, since each has an acceptance of its own.
 
-vLLM serves an adapter under a name of its own in ``model``, and lists it with its ``parent``. SGLang takes
-``BASE:ADAPTER`` there, or ``lora_path`` beside it. llama.cpp has no names: ``lora`` lists the scales of the adapters
+vLLM and SGLang list an adapter beside its model in ``/v1/models``. vLLM serves it under that name; SGLang as
+``MODEL:ADAPTER``, or with ``lora_path`` beside the model. llama.cpp has no names: ``lora`` lists scales of the adapters
 that it was launched with, ``[{"id": 0, "scale": 1.0}]``.
+
+Clients cannot make keys: a name that nobody lists is none.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+_MOST_SCALED = 8
+"""Adapters of llama.cpp with a key of their own, by their number: combinations of them are keys too."""
 
-def model_key(body: Mapping[str, Any] | None, models: tuple[str, ...] = ()) -> str:
+
+def model_key(body: Mapping[str, Any] | None, serves: Callable[[str], bool], default: str) -> str:
     """`policies.types.Context.model` of a request.
 
     Args:
         body: the request; None where it was not read.
-        models: what the upstream lists. A name that is not among them has no policies of its own: vLLM refuses it,
-            and llama.cpp serves it with the one model that it has.
+        serves: whether an upstream lists the name of a model or an adapter.
+        default: the model of requests that name none, or one that is not listed: vLLM refuses those, and llama.cpp
+            serves them with the one model that it has.
     """
     told = {} if body is None else body
-    named = told.get("model")
-    model = named if isinstance(named, str) else ""
-    if models and model not in models and model.partition(":")[0] not in models:
-        model = models[0]
-    return "+".join([model, *_adapters(told)])
+    named, path = told.get("model"), told.get("lora_path")
+    model = default
+    if isinstance(named, str):
+        base, _, adapter = named.partition(":")
+        if serves(named) or (adapter and serves(base) and serves(adapter)):
+            model = named
+    if isinstance(path, str) and serves(path):
+        model = f"{model}:{path}"
+    return model + "".join(f"+lora-{one}" for one in _scaled(told.get("lora")))
 
 
-def _adapters(body: Mapping[str, Any]) -> list[str]:
-    path = body.get("lora_path")
-    found = [path] if isinstance(path, str) and path else []
-    lora = body.get("lora")
-    if isinstance(lora, list):
-        scales = {
-            each["id"]: float(each.get("scale", 0.0))
-            for each in lora
-            if isinstance(each, dict) and isinstance(each.get("id"), int) and _is_number(each.get("scale", 0.0))
-        }
-        found += [f"lora-{one}@{scale:g}" for one, scale in sorted(scales.items()) if scale != 0.0]
-    return found
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _scaled(lora: Any) -> list[int]:
+    """The numbers of the adapters that llama.cpp was asked to add."""
+    listed = [each for each in lora if isinstance(each, dict)] if isinstance(lora, list) else []
+    numbers = [each.get("id") for each in listed if each.get("scale") not in (0, None)]
+    return [one for one in range(_MOST_SCALED) if one in numbers]

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from policies.language_detection import LanguageDetector
 from policies.languages import LANGUAGES
 from policies.types import OTHER_ROUTE, UNDETERMINED
+from tuner.fleet.engines.model_key import model_key
 from tuner.fleet.pools.snapshot import FleetSnapshot
 from tuner.fleet.types import Asked
 
@@ -46,10 +47,8 @@ def language_of(asked: Asked, detector: LanguageDetector) -> str:
 
 
 def model_of(asked: Asked, snapshot: FleetSnapshot) -> str:
-    """The model that is asked for, if an upstream lists it. Adapters are models, with an acceptance of their own."""
-    wanted = asked.body.get("model") if asked.body is not None else None
-    known = isinstance(wanted, str) and any(wanted in lane.models for lane in snapshot.lanes)
-    return wanted if known and isinstance(wanted, str) else snapshot.model
+    """The model that is asked for, if an upstream lists it, with its adapters: they have an acceptance of their own."""
+    return model_key(asked.body, lambda name: any(name in lane.models for lane in snapshot.lanes), snapshot.model)
 
 
 def most_tokens(body: Mapping[str, Any]) -> float | None:
