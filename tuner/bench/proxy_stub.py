@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import multiprocessing
 import socket
 import time
@@ -156,6 +157,8 @@ async def _serve(connection: Connection, upstream_port: int, mode: Mode | None) 
     chooser = PoolChooser()
     chooser.swap(_snapshot(mode))
     proxy = await serve_proxy(listener, upstreams, chooser, _Counted(), ProxyOptions())
+    gc.collect()  # as the sidecar does once it runs
+    gc.freeze()
     await _answer(loop, connection, port)
     await proxy.close()
 
