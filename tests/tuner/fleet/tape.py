@@ -1,0 +1,85 @@
+"""Passes bytes between a client and a server, and keeps them: what went over the wire, in both directions."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+CHUNK = 65536
+
+
+class Tape:
+    """Listens on the loopback address; each connection is passed on to one server."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        assert parts.hostname is not None
+        assert parts.port is not None
+        self._server = parts.hostname, parts.port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.authority = "{}:{}".format(*self._listener.getsockname()[:2])
+        self.url = f"http://{self.authority}"
+        self.sent = bytearray()
+        """What clients sent, all connections together."""
+        self.answered = bytearray()
+        """What the server answered."""
+        self._sockets: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def rewind(self) -> None:
+        """Forget what went by."""
+        self.sent.clear()
+        self.answered.clear()
+
+    def close(self) -> None:
+        # A thread that waits in accept or recv is woken by a shutdown, not by a close.
+        self._end(self._listener)
+        self._threads[0].join()
+        for each in self._sockets:
+            self._end(each)
+        for thread in self._threads[1:]:
+            thread.join()
+        for each in (self._listener, *self._sockets):
+            each.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:  # it was shut down
+                return
+            far = socket.create_connection(self._server)
+            self._sockets += [near, far]
+            for source, sink, kept in ((near, far, self.sent), (far, near, self.answered)):
+                thread = threading.Thread(target=self._pass, args=(source, sink, kept))
+                self._threads.append(thread)
+                thread.start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket, kept: bytearray) -> None:
+        try:
+            while data := source.recv(CHUNK):
+                kept += data
+                sink.sendall(data)
+        except OSError:  # one side is gone: so is the other, then
+            pass
+        self._end(source)
+        self._end(sink)
+
+    @staticmethod
+    def _end(ended: socket.socket) -> None:
+        try:
+            ended.shutdown(socket.SHUT_RDWR)
+        except OSError:  # it was not connected any more
+            return
+
+
+@contextmanager
+def taped(url: str) -> Iterator[Tape]:
+    """A tape before the server at `url`."""
+    tape = Tape(url)
+    try:
+        yield tape
+    finally:
+        tape.close()
