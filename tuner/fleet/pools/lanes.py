@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from policies.types import PLAIN
-from tuner.fleet.types import Effect, EngineKind, Lane, Lever, Upstream
+from tuner.fleet.types import UNKNOWN_DRAFTER, Effect, EngineKind, Lane, Lever, Upstream
 
 LENGTHS = (0, 2, 4, 8, 16)
 """Block lengths that a request may ask for, beside the longest that its upstream was launched with."""
@@ -13,8 +13,6 @@ RESIDENT_NOTE = (
     "slower than a server without one: the gain over a true plain pool may be smaller"
 )
 """Source: vllm#49548 and #49986, on an H100 NVL."""
-UNKNOWN = "unknown"
-"""The drafter of an upstream of which nobody says what drafts there, or whether anything does: no plain pool."""
 _LENGTH_FIELD: Mapping[EngineKind, str] = {EngineKind.LLAMA_CPP: "speculative.n_max"}
 """The member of a body that asks for a block length, where a build honours it."""
 
@@ -62,5 +60,5 @@ def _drafting(upstream: Upstream) -> tuple[str, int]:
     """(drafter, block length); a length of 1 where nobody knows it. What may speculate is no baseline."""
     if upstream.speculates is False:
         return PLAIN, 0
-    drafter = upstream.drafter if upstream.drafter != PLAIN else UNKNOWN
+    drafter = upstream.drafter if upstream.drafter != PLAIN else UNKNOWN_DRAFTER
     return drafter, max(upstream.block_length, 1)

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from policies.types import PLAIN
 from tests.tuner.fleet.pools.simulated_fleet import ngram_upstream, plain_upstream, two_in_one
-from tuner.fleet.pools.lanes import RESIDENT_NOTE, UNKNOWN, Alias, is_resident_plain, lanes_of
+from tuner.fleet.pools.lanes import RESIDENT_NOTE, Alias, is_resident_plain, lanes_of
 from tuner.fleet.pools.verdict import resident_note
-from tuner.fleet.types import Capability, Effect, EngineKind, Lane, Lever, Upstream
+from tuner.fleet.types import UNKNOWN_DRAFTER, Capability, Effect, EngineKind, Lane, Lever, Upstream
 
 
 def llama(effect: Effect) -> Upstream:
@@ -52,7 +52,7 @@ def test_a_plain_lane_of_a_server_that_keeps_its_drafter_is_said_to_be_none_like
 
 def test_an_upstream_of_which_nobody_knows_whether_it_drafts_is_no_plain_pool() -> None:
     (lane,) = lanes_of([Upstream("x", "http://x")])
-    assert (lane.drafter, lane.block_length, lane.plain) == (UNKNOWN, 1, False)
+    assert (lane.drafter, lane.block_length, lane.plain) == (UNKNOWN_DRAFTER, 1, False)
     (lane,) = lanes_of([replace(Upstream("x", "http://x"), speculates=True)])
     assert not lane.plain
 
