@@ -57,19 +57,23 @@ class VllmLaunch:
             parts += ["--speculative-config", json.dumps(self.speculative)]
         return parts
 
-    def with_plugin(self, folder: Path, reports: str) -> "VllmLaunch":
+    def with_plugin(self, folder: Path, reports: str, orders: str | None = None) -> "VllmLaunch":
         """The same with Paceline's plug-in.
 
         Args:
             folder: into which `paceline plugin vllm` wrote it.
             reports: ``HOST:PORT`` that takes its reports.
+            orders: URL or file of its orders; without them it speculates as it was launched to.
         """
         arguments = ("--scheduler-cls", "paceline_vllm.PolicyScheduler", "--no-async-scheduling")
+        variables = [("PACELINE_TELEMETRY", reports)]
+        if orders is not None:
+            variables.append(("PACELINE_POLICY", orders))
         return replace(
             self,
             arguments=(*self.arguments, *arguments),
             python_path=(*self.python_path, folder),
-            environment=(*self.environment, ("PACELINE_TELEMETRY", reports)),
+            environment=(*self.environment, *variables),
         )
 
 
