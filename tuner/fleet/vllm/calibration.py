@@ -21,7 +21,8 @@ from tuner.fleet.vllm.replica import Replica
 
 ROUTE = "calibration-of-paceline"
 """Of the requests that are sent; nothing of this route is learned from or reported."""
-LOADS = (1, 2, 4, 8, 16)
+LOADS = (1, 16, 4, 8, 2)
+"""The ends first: between them the cost can be guessed."""
 CYCLES = 10
 """Of each burst, about."""
 LEAST_CYCLES = 3
@@ -102,7 +103,7 @@ async def calibrate(
 
 def bursts(hello: Hello) -> list[Burst]:
     """What is run, what matters most first."""
-    loads = [load for load in LOADS if load <= hello.slots]
+    loads = list(dict.fromkeys(min(load, hello.slots) for load in LOADS))
     longest = hello.block_length
     lengths = [length for length in hello.block_lengths if length in (0, 1, longest // 2, longest)]
     found = [Burst(1, 0)]  # a warm-up, which the same burst later replaces

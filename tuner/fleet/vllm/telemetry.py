@@ -38,7 +38,7 @@ class TelemetryServer:
         self._sink = sink
         self._on_change = on_change
         self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and return the port, which is another one where 0 was asked for.
@@ -60,16 +60,16 @@ class TelemetryServer:
     async def close(self) -> None:
         if self._server is not None:
             self._server.close()
-        for connection in list(self._connections):
-            connection.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        for writer in self._connections.values():
+            writer.close()
+        await asyncio.gather(*self._connections)
         if self._server is not None:
             await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._connections.add(task)
+        self._connections[task] = writer
         replica: Replica | None = None
         try:
             while True:
@@ -80,7 +80,7 @@ class TelemetryServer:
         except (ValueError, ConnectionError) as error:  # a line over the limit, or the other end is gone
             self._refuse(str(error))
         finally:
-            self._connections.discard(task)
+            del self._connections[task]
             writer.close()
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
