@@ -27,6 +27,7 @@ from tests.tuner.telemetry_examples import INFO
 from tuner.api.app import create_admin_app
 from tuner.api.explain import REASON_SENTENCES
 from tuner.bench.drafters import BEST_BARS, LEARNED_BARS
+from tuner.bench.fleet import NEAR_PLAIN
 from tuner.bench.floor import BLOCK_BAR, FLOOR_BARS
 from tuner.bench.matrix import NEAR_BEST
 from tuner.bench.options import SCENARIOS
@@ -74,6 +75,10 @@ DECLARED_BARS: Mapping[str, Sequence[tuple[str, float, bool]]] = {
     "matrix": (
         ("each route at each concurrency: tuned over the best fixed arm", NEAR_BEST, True),
         ("mixed, all loads: tuned over the best fixed arm", 1.0, True),
+    ),
+    "fleet": (
+        ("mixed, all loads: tuned over the best single launch", 1.0, True),
+        ("each route at each load: tuned over plain", NEAR_PLAIN, True),
     ),
     "tuner": (
         ("a decision, median microseconds", MEDIAN_BAR, False),
@@ -345,6 +350,34 @@ def drafters_table() -> str:
         kind = drafter.kind.value.replace("_", " ")
         rows.append((f"`{drafter.name}`", kind, drafter.target_model, f"{size:.1f} MiB", curve))
     return markdown(("Drafter", "Kind", "For", "Size", "S_1..S_8 on held-out text"), rows)
+
+
+def fleet_run_table() -> str:
+    """The committed run of ``paceline bench --scenario fleet``: tokens per second of each launch in each cell."""
+    report = _result("fleet")
+    if not report:
+        return f"{NOT_YET}\n"
+    cells = {(cell["route"], cell["concurrency"], cell["arm"]): cell for cell in report["cells"]}
+    arms = list(dict.fromkeys(arm for _, _, arm in cells))
+    rows = [
+        (f"`{route}`", str(load), *(_rate(cells[route, load, arm]["tokens_per_second"]) for arm in arms))
+        for route, load in dict.fromkeys((route, load) for route, load, _ in cells)
+    ]
+    same, texts = (sum(cell[name] for cell in cells.values()) for name in ("texts_as_plain", "texts"))
+    machine = report["machine"]
+    return (
+        markdown(("Route", "Load", *arms), rows)
+        + f"\n`{report['command_line']}`, vLLM {report['vllm']} on {machine['cores']} cores ({machine['processor']}): "
+        + "tokens per second, geometric means over launches with their 95 % intervals. "
+        + f"{same} of {texts} greedy texts are those of the first plain launch; vLLM's rounding depends on what runs "
+        + f"together. The whole result: [results/fleet.json](results/fleet.json){_when(report, ', ', '')}.\n"
+    )
+
+
+def _rate(found: Mapping[str, Any]) -> str:
+    if found["high"] is None:  # a single launch
+        return f"{found['estimate']:.0f}"
+    return f"{found['estimate']:.0f} ({found['low']:.0f} to {found['high']:.0f})"
 
 
 def bars_table() -> str:
@@ -629,7 +662,7 @@ def anchors(text: str) -> set[str]:
 
 TABLES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "README.md": {"run": run_table, "drafters": drafters_table},
-    "docs/measuring.md": {"bars": bars_table, "scenarios": scenarios_table},
+    "docs/measuring.md": {"bars": bars_table, "fleet": fleet_run_table, "scenarios": scenarios_table},
     "docs/how-it-works.md": {"rooms": rooms_table},
     "docs/replay.md": {
         "check": check_table,
