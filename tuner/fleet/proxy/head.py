@@ -169,10 +169,10 @@ def _framing(fields: dict[bytes, bytes], lines: Sequence[bytes], one_zero: bool)
     coding = fields.get(b"transfer-encoding")
     if length is None and coding is None:
         return None, False
-    if length is not None and coding is not None:
-        raise HeadError(400, "The request has Content-Length and Transfer-Encoding; send one of them.")
     if _count(lines, b"content-length:") + _count(lines, b"transfer-encoding:") > 1:
-        raise HeadError(400, "The request says twice how long its body is; send one Content-Length.")
+        both = length is not None and coding is not None
+        how = "with Content-Length and Transfer-Encoding" if both else "twice"
+        raise HeadError(400, f"The request says {how} how long its body is; send one Content-Length.")
     if length is not None:
         if _LENGTH.fullmatch(length) is None:
             raise HeadError(400, "The request's Content-Length is no number of at most 15 digits.")
