@@ -10,8 +10,10 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 from fastapi import FastAPI, Header, Response
 from rich.console import Console
@@ -26,8 +28,9 @@ from tuner.fleet.folding import Folding
 from tuner.fleet.link import Exchanges, Link, Stop, Told
 from tuner.fleet.metrics import FleetMetrics
 from tuner.fleet.plugin_link import PluginLink
+from tuner.fleet.sglang_corpora import CorporaKeeper
 from tuner.fleet.steering import FleetSteering, pools_info
-from tuner.fleet.types import Exchange, ProxyState, Upstream
+from tuner.fleet.types import Effect, Exchange, Lever, ProxyState, Upstream
 from tuner.fleet.vllm.publishing import ORDERS_PATH
 from tuner.fleet.watching import Watch
 from tuner.http_servers import StartError, serving, url_of
@@ -44,6 +47,8 @@ CLOSE_SECONDS = 10.0
 """How long the store may take to write what is left at the end."""
 FIRST_LOOK_SECONDS = 12.0
 """What upstreams get to say who they are, before the store is asked what is known of their model."""
+CORPORA_SECONDS = 30.0
+"""Between two looks at which languages have traffic."""
 UNKNOWN_MODEL = "unknown"
 PULLING = frozenset((Mode.ADVISE, Mode.CANARY, Mode.AUTO))
 """Modes in which an upstream may be sent requests of our own, on connect."""
@@ -149,6 +154,9 @@ class Control:
                 stack.push_async_callback(plugin.close)
                 await self._open(plugin, app, settings.fleet.plugin_port)
             folding.start()
+            if settings.fleet.corpora and self._modes & STEERED:
+                corpora = asyncio.create_task(self._keep_corpora(folding))
+                stack.callback(corpora.cancel)
             try:
                 async with serving(app, self._admin_socket):
                     self._say(f"admin API and metrics at {url_of(self._admin_socket)}")
@@ -204,6 +212,28 @@ class Control:
             f"for vLLM's plug-in: PACELINE_POLICY={url_of(self._admin_socket)}{ORDERS_PATH} "
             f"PACELINE_TELEMETRY={host}:{bound}"
         )
+
+    async def _keep_corpora(self, folding: Folding) -> None:
+        """Give SGLang's n-gram drafters the texts of the languages that have traffic."""
+        files = {language: Path(name) for language, name in self._settings.fleet.corpora.items()}
+        keepers: dict[str, CorporaKeeper] = {}
+        told: tuple[str, ...] = ()
+        async with contextlib.AsyncExitStack() as clients:
+            while True:
+                await asyncio.sleep(CORPORA_SECONDS)
+                requests = folding.take_languages()
+                sentences: list[str] = []
+                for one in self._watch.upstreams:
+                    if one.effect(Lever.CORPORA) is not Effect.WORKS:
+                        continue
+                    if one.name not in keepers:
+                        client = await clients.enter_async_context(self._watch.client(one.name))
+                        keepers[one.name] = CorporaKeeper(client, one.url, files, time.monotonic)
+                    sentences += (await keepers[one.name].keep(requests)).sentences
+                if sentences and tuple(sentences) != told:
+                    for sentence in sentences:
+                        self._say(sentence)
+                told = tuple(sentences)
 
     def _found(self, upstreams: tuple[Upstream, ...], sentence: str) -> None:
         self._say(sentence)

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from tuner.fleet.link import Steer
@@ -53,6 +54,7 @@ class Folding:
         self._upstreams: tuple[Upstream, ...] = ()
         self._told: object = None
         """The snapshots that the data path chooses by."""
+        self._languages: Counter[str] = Counter()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tuner", daemon=True)
 
@@ -61,6 +63,11 @@ class Folding:
         self._upstreams = upstreams
         self._with_plugin = frozenset(one.name for one in upstreams if one.effect(Lever.PLUGIN) is Effect.WORKS)
         self._steering.set_upstreams(upstreams)
+
+    def take_languages(self) -> dict[str, int]:
+        """Requests by language since the last call."""
+        taken, self._languages = self._languages, Counter()
+        return dict(taken)
 
     def start(self) -> None:
         """Begin, also with handing what was learned to the store."""
@@ -102,6 +109,8 @@ class Folding:
 
     def _fold(self, exchange: Exchange) -> None:
         self._fleet_metrics.fold(exchange)
+        if exchange.decision is not None:
+            self._languages[exchange.decision.context.language] += 1
         self._steering.fold(exchange)
         if self._steering.steers_cycles and exchange.upstream in self._with_plugin:
             return  # the plug-in tells of its requests itself

@@ -79,7 +79,7 @@ class FleetSettings(Group):
     """Share of sessions that the plain pool serves at first, as the live baseline; 0 measures none."""
     plain_share_floor: Annotated[float, Field(ge=0.0, le=0.5)] = 0.02
     """Share of sessions that the plain pool serves once the gain is known well."""
-    max_body_bytes: Annotated[int, Field(ge=1024)] = 1 << 26
+    max_body_bytes: Annotated[int, Field(ge=1024)] = 1 << 25
     """Longest body of a request that is taken, in bytes."""
     connect_seconds: Annotated[float, Field(gt=0.0)] = 5.0
     """How long an upstream may take to accept a connection."""

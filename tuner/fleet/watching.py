@@ -52,6 +52,12 @@ class Watch:
     def upstreams(self) -> tuple[Upstream, ...]:
         return tuple(self._known.values())
 
+    def client(self, name: str) -> httpx.AsyncClient:
+        """One that says to an upstream who asks, where it wants to know."""
+        key = self._settings[name].api_key
+        headers = {} if key is None else {"authorization": f"Bearer {key.get_secret_value()}"}
+        return httpx.AsyncClient(headers=headers, trust_env=False)
+
     async def looked(self, seconds: float) -> None:
         """Return when every upstream was asked once who it is, or when `seconds` are over."""
         waiting = [asyncio.create_task(event.wait()) for event in self._first_look.values()]
@@ -67,9 +73,7 @@ class Watch:
 
     async def _watch(self, name: str) -> None:
         given = self._settings[name]
-        key = given.api_key
-        headers = {} if key is None else {"authorization": f"Bearer {key.get_secret_value()}"}
-        async with httpx.AsyncClient(headers=headers, trust_env=False) as client:
+        async with self.client(name) as client:
             meter = EngineMeter(given.url, client)
             loop = asyncio.get_running_loop()
             looked_at = -RECHECK_SECONDS
