@@ -30,7 +30,7 @@ from tuner.fleet.metrics import FleetMetrics
 from tuner.fleet.plugin_link import PluginLink
 from tuner.fleet.sglang_corpora import CorporaKeeper
 from tuner.fleet.steering import FleetSteering, pools_info
-from tuner.fleet.types import Effect, Exchange, Lever, ProxyState, Upstream
+from tuner.fleet.types import Effect, EngineKind, Exchange, Lever, ProxyState, Upstream
 from tuner.fleet.vllm.publishing import ORDERS_PATH
 from tuner.fleet.watching import Watch
 from tuner.http_servers import StartError, serving, url_of
@@ -224,7 +224,8 @@ class Control:
                 requests = folding.take_languages()
                 sentences: list[str] = []
                 for one in self._watch.upstreams:
-                    if one.effect(Lever.CORPORA) is not Effect.WORKS:
+                    # Its effect cannot be tested without changing what others get.
+                    if one.engine is not EngineKind.SGLANG or one.effect(Lever.CORPORA) is Effect.ABSENT:
                         continue
                     if one.name not in keepers:
                         client = await clients.enter_async_context(self._watch.client(one.name))
