@@ -7,7 +7,7 @@ drawn falls with time. It is compared at equal load: served tokens of each load 
     gain = sum over loads of served_tokens * plain_seconds_per_token(load)  /  sum of served_seconds
 
 with post-strata by the load's power of two, each drawn towards the context's plain at all loads by a few requests'
-worth, and the context's plain curve in between. Loads at which the context had no plain are left out of both sums: what
+worth, and the plain curve in between. Loads at which the context had no plain are left out of both sums: what
 other lanes do there is not what plain would have done. It is a ratio of sums, and it is at equal load, not at equal
 arrivals: a faster pool also has fewer requests in progress.
 
@@ -25,23 +25,26 @@ import numpy as np
 from policies.types import Interval
 from tuner.fleet.pools.counts import BINS, Part
 from tuner.fleet.pools.mixed_model import summed
+from tuner.fleet.pools.plain_curve import plain_curves
 from tuner.fleet.pools.rows import PLAIN_KIND, Floats, Ints
 from tuner.fleet.pools.speeds import Speeds
 from tuner.jackknife import freedom, student_t, variance
 
+_BASELINE = (Part.HELD, Part.LEARNED, Part.DEFAULT, Part.PINNED)
+"""Requests on plain lanes that are like the others."""
 _CLUSTERS = 24
 _DRAWN_REQUESTS = 4.0
 """What a context's plain at all loads is worth at one of them."""
 _LEAST_REQUESTS = 8.0
 """Of plain and of what is served, before anything is said."""
-_LEAST_AT_LOAD = 4.0
+_LEAST_AT_LOAD = 8.0
 """Plain requests of a load that is compared."""
 _COVERED_SHARE = 0.5
 """Of the served tokens that must be at loads that are compared."""
 _SECONDS = 1e6
 _LEFT = 1e-12
 _ALONE = 1e-9
-_LEAST_CLUSTERS = 3.0
+_LEAST_CLUSTERS = 1.5
 _LENGTHS = 2.0
 """By so much a ratio of sums over requests of unequal lengths varies more than a mean (exponential lengths)."""
 _LEAST_FREEDOM = 2.0
@@ -73,6 +76,9 @@ class Gains:
         self._speeds = speeds
         rows = speeds.rows
         self._plain = rows.kinds.index(PLAIN_KIND) if PLAIN_KIND in rows.kinds else None
+        if self._plain is not None:
+            plain = np.flatnonzero((rows.kind == self._plain) & rows.is_part(_BASELINE))
+            self._curves = plain_curves(rows, plain, speeds.noise**2)
         self._clusters = _clusters(rows.epoch, rows.of("tokens"), len(rows.epochs))
 
     @property
@@ -96,8 +102,8 @@ class Gains:
         if since:
             here &= np.array([epoch.started_at >= since for epoch in rows.epochs])[rows.epoch]
         is_plain = here & (rows.kind == self._plain)
-        is_plain &= rows.is_part((Part.HELD, Part.LEARNED, Part.DEFAULT, Part.PINNED))
-        curve = self._speeds.values[self._plain, context]
+        is_plain &= rows.is_part(_BASELINE)
+        curve = self._curves[context]
         return Comparison(
             self._side(curve, np.flatnonzero(is_plain), "weighted_tokens", "weighted_micros", 1000.0),
             self._side(curve, np.flatnonzero(here & rows.is_part(parts)), "tokens", "micros", 1.0),

@@ -150,7 +150,7 @@ class _Cells:
             means = np.where(requests > 0.0, means, 0.0)
             middle = float((means * requests).sum() / requests.sum()) if requests.sum() else math.log(_START_SECONDS)
             found = fit(means - middle, requests, terms, self.noise)
-            curve = _completed(found.effects[_LOADS] + middle, found.weights[_LOADS])
+            curve = completed(found.effects[_LOADS] + middle, found.weights[_LOADS])
             slopes = np.gradient(curve) / math.log(2.0)
             found = replace(found, effects=(curve, *found.effects[1:]))
         self.left = self.values - self._predicted(found) if len(rows.epoch) else self.values
@@ -255,7 +255,7 @@ class _Cells:
         return math.sqrt(spreads + known)
 
 
-def _completed(curve: Floats, weights: Floats) -> Floats:
+def completed(curve: Floats, weights: Floats) -> Floats:
     """`curve` with the loads that were not served: between those that were, and going on with the last slope."""
     known = np.flatnonzero(weights > 0.0)
     step = math.log(2.0)
