@@ -53,6 +53,7 @@ class Budgets:
 
     def end_trial(self, route: str) -> None:
         """A request that tried something has come to an end, whatever became of it."""
+        self._of(route)
         key = self._key(route)
         self._ended[key] = self._ended.get(key, 0) + 1
 
@@ -60,8 +61,8 @@ class Budgets:
         """Whether a gate moved."""
         moved = False
         for route, budget in self._budgets.items():
-            work = budget.cap / (self._share / 2 * WINDOW_REQUESTS) if self._share else 0.0
-            gate = budget.judge(2 * _LOST * work)
+            work = self._work(budget)
+            gate = budget.judge(2 * _LOST * work) if work else Gate.OPEN
             moved |= gate is not self._gates.get(route)
             self._gates[route] = gate
         return moved
@@ -70,8 +71,8 @@ class Budgets:
         """By route, for the chooser."""
         found = {}
         for route, budget in self._budgets.items():
-            each = _LOST * budget.cap / (self._share / 2 * WINDOW_REQUESTS) if self._share else 0.0
-            at_once = int(budget.left / each) if each > 0.0 else 0
+            each = _LOST * self._work(budget)
+            at_once = int(budget.left / each) if each else Trials().at_once
             gate = self._gates.get(route, Gate.OPEN)
             found[route] = Trials(gate, min(max(at_once, 1), _AT_ONCE), self._ended.get(route, 0))
         return found
@@ -81,6 +82,10 @@ class Budgets:
         """Of the route that has the least left of its own."""
         states = [budget.state for budget in self._budgets.values() if budget.state.cap_seconds > 0.0]
         return min(states, key=lambda state: state.budget_seconds / state.cap_seconds, default=SafetyState())
+
+    def _work(self, budget: Budget) -> float:
+        """Plain seconds of a request; 0.0 before plain is known."""
+        return budget.cap / (self._share / 2 * WINDOW_REQUESTS) if self._share else 0.0
 
     def _key(self, route: str) -> str:
         return route if route in self._budgets or len(self._budgets) < _ROUTES else _REST
