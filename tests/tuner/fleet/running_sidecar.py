@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,14 @@ class RunningSidecar:
         """A reading of the admin port."""
         return httpx.get(f"{self.admin_url}{path}", timeout=30)
 
+    def wait_for(self, url: str) -> None:
+        """Until `url`, of the control process, answers 200."""
+        until = time.monotonic() + START_SECONDS
+        while httpx.get(url, timeout=30).status_code != 200:
+            assert time.monotonic() < until, self.told()
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(POLL_SECONDS)
+
     def control_process(self) -> int:
         """The id of the control process: the child that is no helper of `multiprocessing`."""
         for children in Path(f"/proc/{self.process.pid}/task").glob("*/children"):  # by the thread that started them
@@ -49,7 +57,11 @@ class RunningSidecar:
 
 @contextmanager
 def start_sidecar(
-    folder: Path, upstreams: Mapping[str, str], mode: str, variables: Mapping[str, str] | None = None
+    folder: Path,
+    upstreams: Mapping[str, str],
+    mode: str,
+    variables: Mapping[str, str] | None = None,
+    arguments: Sequence[str] = (),
 ) -> Iterator[RunningSidecar]:
     """A sidecar before `upstreams`, by name, that decides already; it is told to end when the block ends, and must.
 
@@ -58,12 +70,14 @@ def start_sidecar(
         upstreams: URLs by name.
         mode: of all routes.
         variables: more settings, by the names of their variables.
+        arguments: more of the command line; what comes later goes before what came earlier.
     """
     output = folder / f"sidecar-{time.monotonic_ns()}.txt"
     command = [sys.executable, "-c", "from tuner.entry import main; main()", "sidecar", "--mode", mode]
     command += ["--port", "0", "--admin-port", "0"]
     for name, url in upstreams.items():
         command += ["--upstream", f"{name}={url}"]
+    command += arguments
     environment = os.environ | {
         "PACELINE_DATABASE__URL": f"sqlite:///{folder / 'sidecar.db'}",
         "COLUMNS": "400",
