@@ -180,7 +180,7 @@ class Answer:
         elif self._request.method == b"HEAD" or head.status in _WITHOUT_BODY:
             self._framing = Length(0)
         elif head.chunked:
-            self._framing = Chunked(padded=True)
+            self._framing = Chunked(lenient=True)
         else:
             self._framing = UntilClose() if head.length is None else Length(head.length)
         self.keep_alive = head.keep_alive and not self.ends_with_connection

@@ -2,25 +2,16 @@
 
 import asyncio
 from time import monotonic
-from typing import Protocol, cast
+from typing import cast
 
 from tuner.fleet.proxy.health import Health
 from tuner.fleet.proxy.options import ProxyOptions
 from tuner.fleet.proxy.origin import Origin, parse_origin
+from tuner.fleet.proxy.sides import Awaiting
 from tuner.fleet.types import Upstream, UpstreamState
 
 CONNECT_ERRORS = (OSError, TimeoutError)
 """What a connection that cannot be made raises; TLS errors among them."""
-
-
-class Awaiting(Protocol):
-    """Who waits for an answer on a connection."""
-
-    def answer_received(self, data: bytes) -> None: ...
-
-    def upstream_lost(self, error: Exception | None) -> None: ...
-
-    def upstream_writable(self, writable: bool) -> None: ...
 
 
 class UpstreamConnection(asyncio.Protocol):

@@ -4,45 +4,21 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from time import monotonic, time
-from typing import Protocol
 
 from tuner.fleet.proxy.answer import Answer
 from tuner.fleet.proxy.body import edited, read_body
-from tuner.fleet.proxy.counts import read_counts
 from tuner.fleet.proxy.endpoint import CONNECT_ERRORS, Endpoint, UpstreamConnection, unreachable
 from tuner.fleet.proxy.framing import FramingError
 from tuner.fleet.proxy.generation import Kind, asked, kind_of, route_of
 from tuner.fleet.proxy.head import HeadError, RequestHead, rewritten, upstream_head
+from tuner.fleet.proxy.outcome import Sent, judge, report
 from tuner.fleet.proxy.routing import Routing
-from tuner.fleet.types import Choice, End, Exchange
+from tuner.fleet.proxy.sides import Client
+from tuner.fleet.types import Choice, End
 
 _IDEMPOTENT = (b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE")
 """RFC 9110, section 9.2.2: may be sent again after a connection was lost; a generation may, too: it leaves nothing."""
-_UNWELL = (500, 502, 503, 504)
-"""Of a generation, evidence against the upstream. 501 says only that a build lacks something."""
 _NO_CHOICE = Choice("")
-
-
-class Client(Protocol):
-    """The side of the client."""
-
-    transport: asyncio.Transport
-
-    def answered(self, keep_alive: bool) -> None:
-        """The answer is whole."""
-        ...
-
-    def refuse(self, status: int, sentence: str, code: str) -> None:
-        """Answer in the upstream's place, and close."""
-        ...
-
-    def cut(self, visibly: bool) -> None:
-        """Close in the middle of an answer; `visibly`: by a reset, since an end would look like the answer's."""
-        ...
-
-    def read(self, wanted: bool) -> None:
-        """Whether the client's body is to be read on."""
-        ...
 
 
 class ProxiedExchange:
@@ -309,16 +285,16 @@ class ProxiedExchange:
             head = rewritten(head, None if edit is None else len(edit))
         body = self._pieces or [] if edit is None else [edit]
         origin = endpoint.origin
+        if not self._reads:
+            self._client.read(True)  # before the write, which may find that the upstream takes no more
         connection.transport.write(b"".join((upstream_head(head, origin.authority, origin.prefix), *body)))
         self._sent_at = monotonic()
         if self._overhead is None:
             self._overhead = self._sent_at - self._received_at
         if self._client_slow_since is not None:
             connection.transport.pause_reading()
-        if not self._reads:
-            self._client.read(True)
-            if self._received:
-                self._routing.loop.call_soon(self._note)
+        if self._received:
+            self._routing.loop.call_soon(self._note)
 
     def _answered(self) -> None:
         answer, connection = self._answer, self._connection
@@ -374,49 +350,19 @@ class ProxiedExchange:
         load = 0.0
         if endpoint is not None:
             load = endpoint.ended(self._began_area, self._began_at, now)
-            self._judge(endpoint, end, sentence, now)
-        if self._kind is not Kind.OTHER:
-            self._record(end, load)
-
-    def _judge(self, endpoint: Endpoint, end: End, sentence: str, now: float) -> None:
-        """What this exchange tells of the upstream's health."""
-        health, status = endpoint.health, self._answer.status
-        if end in (End.BROKEN, End.TIMED_OUT):
-            health.failed(sentence, now)
-        elif end is End.UPSTREAM_ERROR and self._answer.loading:
-            health.not_ready(f"The upstream {endpoint.name} is loading its model.", now)
-        elif end is End.UPSTREAM_ERROR and status in _UNWELL and self._kind is not Kind.OTHER:
-            health.failed(f"The upstream {endpoint.name} answered {status}.", now)
-        elif end is End.DONE and self._kind is not Kind.OTHER:
-            health.succeeded()
-        else:
-            health.said_nothing()
-
-    def _record(self, end: End, load: float) -> None:
-        answer, choice = self._answer, self._choice
-        counts = read_counts(answer.told())
-        seconds = answer.last_at - answer.first_at if answer.streamed else counts.decode_seconds or 0.0
-        self._routing.record(
-            Exchange(
-                request_key=choice.request_key,
-                upstream="" if self._endpoint is None else self._endpoint.name,
-                lane=choice.lane,
-                decision=choice.decision,
-                path=self._head.path,
-                status=answer.status,
-                end=end,
-                streamed=answer.streamed,
-                arrived_at=self._arrived_at,
-                first_byte_seconds=max(0.0, answer.first_at - self._received_at) if answer.first_at else 0.0,
-                decode_seconds=seconds,
-                output_tokens=counts.output_tokens,
-                prompt_tokens=counts.prompt_tokens,
-                cached_tokens=counts.cached_tokens,
-                load=load,
-                drafts=counts.drafts,
-                overhead_seconds=self._overhead or 0.0,
-            )
+            judge(endpoint, self._kind, end, self._answer, sentence, now)
+        if self._kind is Kind.OTHER:
+            return
+        request = Sent(
+            path=self._head.path,
+            upstream="" if endpoint is None else endpoint.name,
+            choice=self._choice,
+            arrived_at=self._arrived_at,
+            received_at=self._received_at,
+            overhead_seconds=self._overhead or 0.0,
+            load=load,
         )
+        self._routing.record(report(request, self._answer, end))
 
     def _leave_endpoint(self) -> None:
         """Another attempt follows."""

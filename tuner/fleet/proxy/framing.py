@@ -7,8 +7,9 @@ strictly than RFC 9112 asks: whatever two parsers could read in two ways is refu
 import re
 from typing import Protocol
 
-_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n\Z")
-_PADDED_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})[\t ]*(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n\Z")
+_TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;" + _TOKEN + rb"(?:=" + _TOKEN + rb")?)*\r\n\Z")
+_LENIENT_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})[\t ]*(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n\Z")
 _PLAIN_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})\r\n")
 _TRAILER_LINE = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*)?\r\n\Z")
 _MAX_LINE = 1024
@@ -84,13 +85,13 @@ class UntilClose:
 
 
 class Chunked:
-    """RFC 9112, section 7.1: chunks, extensions and trailers, all kept. `padded`: blanks may follow a size, as some
-    servers send them; of a client they are refused, since parsers do not agree about them."""
+    """RFC 9112, section 7.1: chunks, extensions and trailers, all kept. `lenient`: for answers, in which servers pad
+    the sizes or put anything into the extensions; of a client only what parsers agree about is taken."""
 
     __slots__ = ("_left", "_line", "_size_line", "_trailers", "done", "ending", "payload")
 
-    def __init__(self, padded: bool = False) -> None:
-        self._size_line = _PADDED_SIZE_LINE if padded else _SIZE_LINE
+    def __init__(self, lenient: bool = False) -> None:
+        self._size_line = _LENIENT_SIZE_LINE if lenient else _SIZE_LINE
         self._left = 0
         """Content of the chunk still to come, and its CRLF; 0 in a line of a size."""
         self._line = b""

@@ -542,6 +542,33 @@ def test_a_slow_client_slows_its_upstream_and_takes_no_memory() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("kept", [True, False], ids=["over a kept connection", "over a new one"])
+def test_a_slow_upstream_slows_its_client_and_takes_no_memory(kept: bool) -> None:
+    total = 64 * 1024 * 1024
+
+    async def test() -> None:
+        options = ProxyOptions(write_buffer_bytes=65536)
+        async with PlayedUpstream() as upstream, line(upstream.upstream, options=options) as proxied:
+            client = await proxied.client()
+            peer = None
+            if kept:
+                await client.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+                peer = await upstream.accepted()
+                await peer.until(b"\r\n\r\n")
+                await peer.send(ok(b""))
+                await client.answer()
+            await client.send(b"POST /big HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % total)
+            sent = await client.send_until_full(b"x" * 65536, total)
+            assert sent < total / 2
+            peer = peer or await upstream.accepted()
+            rest = client.send_soon(b"x" * (total - sent))
+            await peer.until(b"\r\n\r\n")
+            assert await peer.read(total) == b"x" * total
+            await rest
+
+    run(test)
+
+
 def test_a_client_that_takes_nothing_is_left() -> None:
     async def test() -> None:
         options = ProxyOptions(idle_seconds=0.2)

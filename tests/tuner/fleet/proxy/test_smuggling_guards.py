@@ -15,7 +15,7 @@ from tuner.fleet.proxy import framing, head
 FIELDS = 'rb":[\\t\\x20-\\x7e\\x80-\\xff]*\\r\\n)*)\\r\\n"'
 TARGET = "(/[\\x21-\\x7e]*|\\*)"
 SIZE = "([0-9A-Fa-f]{1,15})(?:;"
-SIZE_END = '(?:;[\\t\\x20-\\x7e\\x80-\\xff]*)?\\r\\n\\Z")\n_PADDED'
+SIZE_END = 'rb")?)*\\r\\n\\Z")'
 HEAD_MUTATIONS = {
     "one of a kind": (
         '_count(lines, b"content-length:") + _count(lines, b"transfer-encoding:") > 1',
@@ -50,8 +50,9 @@ FRAMING_MUTATIONS = {
     "the size alone": (SIZE, "([0-9A-Fa-f]{1,15})[ ]*(?:;"),
     "the digits of a size": (SIZE, "([+_x0-9A-Fa-f]{1,15})(?:;"),
     "how many digits": (SIZE, "([0-9A-Fa-f]{1,150})(?:;"),
-    "the end of a size": (SIZE_END, '(?:;[\\t\\x20-\\x7e\\x80-\\xff]*)?\\r?\\n\\Z")\n_PADDED'),
-    "what an extension has": (SIZE_END, '(?:;[^\\n]*)?\\r\\n\\Z")\n_PADDED'),
+    "the end of a size": (SIZE_END, 'rb")?)*\\r?\\n\\Z")'),
+    "what an extension has": ('"(?:=" + _TOKEN + rb")?', '"(?:=[^\\n]*)?'),
+    "the name of an extension": ('(?:;" + _TOKEN + rb"', "(?:;[^\\n=]*"),
     "the end of content": ('if data[at : at + 2] != b"\\r\\n":', "if False:"),
     "the end of content in two pieces": ("if data[at] != (13 if left == 2 else 10):", "if False:"),
     "a trailer": ("if _TRAILER_LINE.match(line) is None or", "if"),
