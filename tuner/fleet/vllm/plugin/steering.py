@@ -12,7 +12,7 @@ under rejection sampling too.
 
 from collections.abc import Container, Mapping, Sequence
 
-from policies.allocate import Candidate, allocate
+from policies.allocate import allocate
 from policies.cycle_policy import INITIAL_CYCLE_POLICY
 from policies.ledger import (
     NOTHING,
@@ -67,16 +67,18 @@ class Steering:
             terms = seat.terms
             if terms is None or terms.in_force is not in_force:
                 terms = seat.terms = Terms(seat.decision, seat.most, self.launch, in_force)
-            entry = Entry(seat, request.request_id, terms)
-            # A block of K emits up to K + 1 tokens.
-            cap = min(terms.cap, request.max_tokens - request.num_output_tokens - 1)
-            if cap > 0:
-                entry.cap = cap
-                entry.requested = min(self._last_block_length if seat.requested is None else seat.requested, cap)
-                entry.proposed = min(len(request.spec_token_ids), entry.requested)
-                if entry.proposed:
+            entry = Entry(seat, request.request_id, terms, request.num_computed_tokens + 1)
+            cap = terms.cap
+            if cap:
+                # A block of K emits up to K + 1 tokens.
+                remaining = request.max_tokens - request.num_output_tokens - 1
+                entry.cap = cap = cap if cap <= remaining else max(0, remaining)
+                requested = seat.requested
+                entry.requested = requested = min(self._last_block_length if requested is None else requested, cap)
+                drafts = len(request.spec_token_ids)
+                if drafts and requested:
+                    entry.proposed = drafts if drafts < requested else requested
                     entry.confidence = seat.confidence
-            entry.kv_tokens = request.num_computed_tokens + 1
             decoding.append(request)
             entries.append(entry)
         step = Step(policy, entries, now)
@@ -150,21 +152,17 @@ class Steering:
         if all(entry.terms.forced or not entry.proposed for entry in entries):
             return [entry.proposed for entry in entries]
         drafter = self.launch.drafter
-        ledgers = [entry.seat.ledger for entry in entries]
-        waiting = [
-            (
-                ledger,
-                Own(drafter, entry.proposed, entry.proposed) if entry.requested and not entry.terms.forced else NOTHING,
-            )
-            for ledger, entry in zip(ledgers, entries, strict=True)
+        ledgers = []
+        waiting = []
+        for entry in entries:
+            ledger = entry.seat.ledger
+            ledgers.append(ledger)
+            weighed = entry.requested and not entry.terms.forced
+            waiting.append((ledger, Own(drafter, entry.proposed, entry.proposed) if weighed else NOTHING))
+        candidates = [
+            entry.terms.candidate(entry.proposed, entry.confidence).lifted(lift)
+            for entry, lift in zip(entries, lifts(ledgers, policy, step.kv_tokens, trust), strict=True)
         ]
-        candidates = []
-        for entry, lift in zip(entries, lifts(ledgers, policy, step.kv_tokens, trust), strict=True):
-            terms = entry.terms
-            curve: tuple[float, ...] = ()
-            if entry.proposed and terms.survival is not None:
-                curve = terms.survival.of(entry.confidence)
-            candidates.append(Candidate(entry.proposed, curve, terms.forced, terms.tpot_limit).lifted(lift))
         spent = 0.0
         if drafter in policy.draft_costs:
             drafted = [(drafter, entry.proposed) for entry in entries if entry.requested]

@@ -40,12 +40,12 @@ class Entry(Place):
 
     __slots__ = ("cap", "confidence", "kv_tokens", "proposed", "requested", "terms", "verified")
 
-    def __init__(self, seat: Seat, request_id: str, terms: Terms) -> None:
+    def __init__(self, seat: Seat, request_id: str, terms: Terms, kv_tokens: int) -> None:
         super().__init__(seat, request_id)
         self.terms = terms
+        self.kv_tokens = kv_tokens
         self.cap = 0
         """The longest block that it may have now."""
-        self.kv_tokens = 0
         self.requested = self.proposed = self.verified = self.confidence = 0
 
 
