@@ -20,6 +20,7 @@ import uvloop
 from rich.console import Console
 
 from policies.quoting import listed
+from policies.store import Store
 from tuner.fleet.control import run_control
 from tuner.fleet.link import Exchanges, Link, Steer, Stop, Told
 from tuner.fleet.proxy import Proxy, ProxyOptions, serve_proxy
@@ -48,6 +49,7 @@ def run_sidecar(settings: Settings, console: Console) -> int:
 
     Raises:
         SettingsError: there is no upstream.
+        StoreUrlError: the database's URL cannot be used.
         StartError: a port is taken.
     """
     if not settings.fleet.upstreams:
@@ -55,6 +57,8 @@ def run_sidecar(settings: Settings, console: Console) -> int:
             "fleet.upstreams is empty: give --upstream URL, such as http://127.0.0.1:8080, or name them in the "
             "configuration file."
         )
+    # Opens nothing. A URL that cannot be used would end the control process again and again.
+    Store(settings.database.url)
     with contextlib.ExitStack() as sockets:
         data_socket = sockets.enter_context(listen(settings.server.host, settings.server.port, "server"))
         admin_socket = sockets.enter_context(listen(settings.admin.host, settings.admin.port, "admin"))
