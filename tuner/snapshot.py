@@ -78,7 +78,7 @@ class PolicySnapshot:
     cost_error: float | None
     """Median absolute relative error of the cost model on cycles before it learned from them."""
     switchback_share: float
-    """Share of time that plain windows take now."""
+    """Share of time that plain windows take now; of sessions, where `plain_sessions`."""
     requests: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Finished requests by (route, language) since the start."""
     looped_requests: int = 0
@@ -98,3 +98,5 @@ class PolicySnapshot:
     guards: Mapping[str, Guard] = field(default_factory=dict)
     """What holds a route, by route; ``*`` holds all."""
     guardrails: tuple[GuardrailState, ...] = ()
+    plain_sessions: bool = False
+    """Plain is measured on sessions that a plain pool serves, and not in windows in which an engine decodes plain."""

@@ -63,6 +63,7 @@ def create_admin_app(
     clock: Callable[[], float] = time.time,
     control: DrafterControl | None = None,
     tuning: LiveTuning | None = None,
+    upstreams: Callable[[], tuple[views.UpstreamView, ...]] = tuple,
 ) -> FastAPI:
     """The application for the admin port.
 
@@ -75,10 +76,11 @@ def create_admin_app(
         clock: Unix seconds.
         control: loads and unloads drafters; without it they are as they are.
         tuning: the live study; without it there is none to start.
+        upstreams: the servers behind a sidecar.
     """
     app = FastAPI(title="Paceline admin", docs_url=None, redoc_url=None, openapi_url="/api/v1/openapi.json")
     install(app)
-    api = _Api(steering, recorder, readiness, settings, clock, control, tuning)
+    api = _Api(steering, recorder, readiness, settings, clock, control, tuning, upstreams)
     app.include_router(api.router())
 
     @app.get("/livez", summary="Whether the process answers")
@@ -148,7 +150,9 @@ class _Api:
         clock: Callable[[], float],
         control: DrafterControl | None,
         tuning: LiveTuning | None,
+        upstreams: Callable[[], tuple[views.UpstreamView, ...]],
     ) -> None:
+        self._upstreams = upstreams
         self._control = control
         self._tuning = tuning
         self._steering = steering
@@ -185,7 +189,14 @@ class _Api:
         drafters = self.drafters().drafters
         price = self._engine.price_per_hour
         return views.status_view(
-            self._steering.snapshot, self._version, self._readiness(), store, drafters, price, self._clock()
+            self._steering.snapshot,
+            self._version,
+            self._readiness(),
+            store,
+            drafters,
+            price,
+            self._clock(),
+            self._upstreams(),
         )
 
     def policies(self) -> views.PoliciesView:

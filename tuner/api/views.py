@@ -26,6 +26,37 @@ class StoreView:
 
 
 @dataclass(frozen=True, slots=True)
+class CapabilityView:
+    """Something that an upstream may let be steered, tested by its effect."""
+
+    lever: str
+    effect: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamView:
+    """One server behind a sidecar."""
+
+    name: str
+    url: str
+    engine: str
+    version: str
+    models: tuple[str, ...]
+    speculates: bool | None
+    """None while nobody knows."""
+    drafter: str
+    block_length: int
+    """0 where it decodes plain, or nobody knows."""
+    healthy: bool | None
+    """None before the data path has told."""
+    in_flight: int
+    sentence: str
+    """Why it is not healthy."""
+    capabilities: tuple[CapabilityView, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StatusView:
     """``GET /api/v1/status``."""
 
@@ -62,6 +93,10 @@ class StatusView:
     """Since the start, by kind."""
     guardrails: tuple[GuardrailState, ...] = ()
     """Those that hold a route, or let only a share of its requests try again."""
+    plain_sessions: bool = False
+    """Plain is measured on sessions that a plain pool serves: `switchback_share` is one of sessions."""
+    upstreams: tuple[UpstreamView, ...] = ()
+    """Of a sidecar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +194,7 @@ def status_view(
     drafters: tuple[str, ...],
     price_per_hour: float | None,
     now: float,
+    upstreams: tuple[UpstreamView, ...] = (),
 ) -> StatusView:
     """What is in force, in one page."""
     policies = snapshot.policies.values()
@@ -187,6 +223,8 @@ def status_view(
         hold=snapshot.cycle_policy.hold,
         changes_found=snapshot.changes_found,
         guardrails=tuple(state for state in snapshot.guardrails if state.standing is not Standing.WATCHING),
+        plain_sessions=snapshot.plain_sessions,
+        upstreams=upstreams,
     )
 
 

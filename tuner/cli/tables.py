@@ -34,13 +34,17 @@ def print_status(console: Console, status: Mapping[str, Any], policies: Sequence
     console.print(f"drafters   {', '.join(status['drafters'])}")
     console.print(f"store      {store}, {counted(status['store']['dropped'], 'row')} dropped")
     console.print(f"requests   {status['requests']}, {status['looped_requests']} of them looped")
-    console.print(f"throughput {_throughput(status['throughput'])}")
+    pools = status["plain_sessions"]
+    if not pools:
+        console.print(f"throughput {_throughput(status['throughput'])}")
     cost = status["cost_per_million_tokens"]
     if cost is not None:
         found = ", ".join(f"{name} {'unknown' if cost[name] is None else format(cost[name], '.2f')}" for name in cost)
         console.print(f"cost       {found} for a million output tokens on a busy machine")
     gain = status["gain"]
-    if gain is None:
+    if gain is None and pools:
+        console.print("gain       unknown: no plain pool, or not enough whole answers from it and from the others")
+    elif gain is None:
         console.print("gain       not known yet: plain windows have not met the traffic often enough")
     else:
         console.print(
@@ -48,12 +52,18 @@ def print_status(console: Console, status: Mapping[str, Any], policies: Sequence
             f"(95 % interval {gain['low']:.2f} to {gain['high']:.2f})"
         )
     window = "a plain window is open" if status["plain_window"] else "no plain window is open"
-    console.print(f"baseline   {status['switchback_share']:.0%} of the time in plain windows; {window}")
+    share = f"{status['switchback_share']:.0%}"
+    console.print(
+        f"baseline   {share} of new sessions are held on the plain pool"
+        if pools
+        else f"baseline   {share} of the time in plain windows; {window}"
+    )
     console.print(f"safety     {_safety(status)}")
     error = status["cost_error"]
     shadows = "" if status["shadow_share"] is None else f"; shadows took {status['shadow_share']:.1%} of the time"
     predicted = "not predicted yet" if error is None else f"predicted to within {error:.1%}"
-    console.print(f"cycles     {predicted}{shadows}")
+    if not pools:
+        console.print(f"cycles     {predicted}{shadows}")
     if any(status["changes_found"].values()):
         found = ", ".join(f"{name} {count}" for name, count in status["changes_found"].items() if count)
         console.print(f"changes    {found}, since the start")
@@ -67,6 +77,8 @@ def print_status(console: Console, status: Mapping[str, Any], policies: Sequence
         arm = "plain" if pin["block_length"] == 0 else f"{pin['drafter']} at {pin['block_length']}"
         where = f"{pin['route']}/{pin['language']}"
         console.print(f"pin        {where}: {arm}{_until(pin['expires_at'])}, by {pin['actor']}: {pin['reason']}")
+    if status["upstreams"]:
+        _print_upstreams(console, status["upstreams"])
     if not policies:
         console.print("No traffic yet: send requests, then look again.")
         return
@@ -101,6 +113,26 @@ def print_status(console: Console, status: Mapping[str, Any], policies: Sequence
         print_paragraph(console, _COPIER_LEGEND)
     if any(status["changes_found"].values()):
         print_paragraph(console, _CHANGES_LEGEND)
+
+
+def _print_upstreams(console: Console, upstreams: Sequence[Mapping[str, Any]]) -> None:
+    """The servers behind a sidecar."""
+    table = Table("upstream", "engine", "health", "running", "drafts", "steered by")
+    narrow = Table("upstream", "engine", "health", "running", "drafts")
+    narrow.box, narrow.padding = None, (0, 2, 0, 0)
+    for one in upstreams:
+        health = {True: "up", False: "DOWN", None: "not seen yet"}[one["healthy"]]
+        length = f", up to {one['block_length']}" if one["block_length"] else ""
+        drafts = {True: f"{one['drafter']}{length}", False: "plain", None: "not known"}[one["speculates"]]
+        works = [found["lever"] for found in one["capabilities"] if found["effect"] == "works"]
+        engine = f"{one['engine']} {one['version']}".strip()
+        cells = (one["name"], engine, health, str(one["in_flight"]), drafts)
+        table.add_row(*cells, ", ".join(["choice of server", *works]))
+        narrow.add_row(*cells)
+    print_table(console, table, narrow)
+    for one in upstreams:
+        if one["sentence"]:
+            console.print(f"{one['name']} is down: {one['sentence']}")
 
 
 def print_explanation(console: Console, view: Mapping[str, Any]) -> None:

@@ -24,13 +24,14 @@ from policies.stats import EngineInfo
 from policies.store import Store
 from policies.types import OTHER_ROUTE, Mode
 from tuner.api.app import create_admin_app
+from tuner.api.views import CapabilityView, UpstreamView
 from tuner.fleet.folding import Folding
 from tuner.fleet.link import Exchanges, Link, Stop, Told
 from tuner.fleet.metrics import FleetMetrics
 from tuner.fleet.plugin_link import PluginLink
 from tuner.fleet.sglang_corpora import CorporaKeeper
 from tuner.fleet.steering import FleetSteering, pools_info
-from tuner.fleet.types import Effect, EngineKind, Exchange, Lever, ProxyState, Upstream
+from tuner.fleet.types import Effect, EngineKind, Exchange, Lever, ProxyState, Upstream, UpstreamState
 from tuner.fleet.vllm.publishing import ORDERS_PATH
 from tuner.fleet.watching import Watch
 from tuner.http_servers import StartError, serving, url_of
@@ -141,7 +142,13 @@ class Control:
             return await asyncio.to_thread(metrics.render, steering.snapshot, gauges, self._fleet_metrics.families())
 
         app = create_admin_app(
-            steering, recorder, render, lambda: self._fleet_metrics.any_up, settings, control=steering
+            steering,
+            recorder,
+            render,
+            lambda: self._fleet_metrics.any_up,
+            settings,
+            control=steering,
+            upstreams=self._views,
         )
         folding = Folding(
             steering, metrics, self._fleet_metrics, recorder, self._take_exchanges, self._reports, self._link.send
@@ -236,6 +243,11 @@ class Control:
                         self._say(sentence)
                 told = tuple(sentences)
 
+    def _views(self) -> tuple[UpstreamView, ...]:
+        """Every upstream for people."""
+        states = {one.name: one for one in self._state.upstreams}
+        return tuple(view_of(one, states.get(one.name)) for one in self._watch.upstreams)
+
     def _found(self, upstreams: tuple[Upstream, ...], sentence: str) -> None:
         self._say(sentence)
         if self._folding is not None:
@@ -263,3 +275,23 @@ class Control:
     def _end_soon(self) -> None:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._ending.set)
+
+
+def view_of(upstream: Upstream, state: UpstreamState | None) -> UpstreamView:
+    """An upstream as the admin API shows it; `state` is None before the data path has told."""
+    return UpstreamView(
+        name=upstream.name,
+        url=upstream.url,
+        engine=upstream.engine.value,
+        version=upstream.version,
+        models=upstream.models,
+        speculates=upstream.speculates,
+        drafter=upstream.drafter,
+        block_length=upstream.block_length,
+        healthy=None if state is None else state.healthy,
+        in_flight=0 if state is None else state.in_flight,
+        sentence="" if state is None else state.sentence,
+        capabilities=tuple(
+            CapabilityView(one.lever.value, one.effect.value, one.sentence) for one in upstream.capabilities
+        ),
+    )

@@ -386,6 +386,7 @@ class FleetController:
             baseline=self._learner.baseline(),
             cost_error=None,
             switchback_share=new_share,
+            plain_sessions=True,
             requests=dict(self._requests),
             safety=self._budgets.state,
             changes_found=dict(self._changes_found),
