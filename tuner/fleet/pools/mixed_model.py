@@ -16,6 +16,8 @@ import numpy as np
 from tuner.fleet.pools.rows import Floats, Ints
 
 _ROUNDS = 40
+_STILL = 1e-3
+"""Effects that move by less from round to round have been found."""
 _PRIOR_GROUPS = 3.0
 """What the guess of a term's spread is worth, in groups that are known exactly."""
 LEAST_NOISE = 0.03
@@ -57,11 +59,16 @@ def fit(values: Floats, weights: Floats, terms: Sequence[Term], noise: float) ->
     kappas = [noise / term.spread**2 for term in terms]
     left = values.copy()
     for _ in range(_ROUNDS):
+        moved = 0.0
         for place, term in enumerate(terms):
-            before = effects[place]
-            sums = summed(term.group, weights * left, term.size) + totals[place] * before
-            effects[place] = sums / (totals[place] + kappas[place])
-            left -= (effects[place] - before)[term.group]
+            step = (summed(term.group, weights * left, term.size) - kappas[place] * effects[place]) / (
+                totals[place] + kappas[place]
+            )
+            effects[place] = effects[place] + step
+            left -= step[term.group]
+            moved = max(moved, float(np.abs(step).max(initial=0.0)))
+        if moved < _STILL:
+            break
         for place, term in enumerate(terms):
             seen = totals[place] > 0.0
             squares = np.sum(effects[place][seen] ** 2 + noise / (totals[place][seen] + kappas[place]))
