@@ -43,6 +43,7 @@ class Parent:
             num_scheduled_tokens=scheduled,
             scheduled_spec_decode_tokens=drafts,
             num_spec_tokens_to_schedule=length,
+            num_invalid_spec_tokens=None,
         )
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> str:
@@ -165,6 +166,25 @@ def test_requests_with_a_word_and_without_are_steered_and_reported(listener: soc
     assert (ended.features.sampling, ended.decision.reason) == (SamplingClass.GREEDY, Reason.ENGINE_DEFAULT)
 
 
+def test_the_choices_of_one_request_are_told_apart(listener: socket.socket) -> None:
+    """vLLM makes each of them a request of its own, with the same arguments."""
+    scheduler = Scheduler(vllm_config=vllm_config())
+    arguments = {WORD_ARGUMENT: word_argument(42, decision(2, "code", forced=True))}
+    requests = [Request(f"{place}_a", arguments) for place in range(2)]
+    for request in requests:
+        scheduler.add_request(request)
+    step(scheduler)
+    _, cycle = reports(listener, 2)
+    scheduler.end(requests[0], "ABORT")
+    scheduler.add_request(Request("b", arguments))
+    assert scheduler._seats["b"].key == 42
+    scheduler.shutdown()
+    first, second = cycle.sequences
+    assert first.request_key == 42
+    assert second.request_key >= 1 << 62
+    assert (second.context, second.verified) == (first.context, 2)
+
+
 def test_a_block_that_an_end_cuts_is_told_as_cut(listener: socket.socket) -> None:
     scheduler = Scheduler(vllm_config=vllm_config())
     request = Request("a", max_tokens=20)
@@ -178,6 +198,19 @@ def test_a_block_that_an_end_cuts_is_told_as_cut(listener: socket.socket) -> Non
     one = cycle.sequences[0]
     assert (one.verified, one.accepted, one.emitted, one.end) == (5, 3, 3, BlockEnd.CENSORED)
     assert (ended.output_tokens, ended.accepted) == (3, 3)
+
+
+def test_drafts_that_a_grammar_forbids_count_as_never_proposed(listener: socket.socket) -> None:
+    scheduler = Scheduler(vllm_config=vllm_config())
+    scheduler.add_request(Request("a"))
+    output = scheduler.schedule()
+    output.num_invalid_spec_tokens = {"a": 2, "gone": 1}
+    result = SimpleNamespace(sampled_token_ids=[[7] * 4], req_id_to_index={"a": 0})
+    scheduler.update_from_output(output, result)
+    _, cycle = reports(listener, 2)
+    scheduler.shutdown()
+    one = cycle.sequences[0]
+    assert (one.requested, one.proposed, one.verified, one.accepted, one.end) == (5, 3, 3, 3, BlockEnd.FULL)
 
 
 def test_a_request_that_is_aborted_between_steps_is_told_at_once(listener: socket.socket) -> None:

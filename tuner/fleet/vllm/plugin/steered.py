@@ -65,6 +65,8 @@ class Steered(Parent):
         most = int(config.scheduler_config.max_num_seqs)
         self._lookups = {length: [length] * (most + 2) for length in launch.block_lengths}
         self._seats: dict[str, Seat] = {}
+        self._keys: set[int] = set()
+        """Of the seats."""
         self._steps: deque[tuple[Any, Step]] = deque()
         self._left: dict[str, tuple[Seat, Any]] | None = None
         """Requests that ended with the output that is being read, by id; None between outputs."""
@@ -139,9 +141,10 @@ class Steered(Parent):
             most = max(0, wished)
         elif wished is not None:
             self._unread += 1
-        if not key:
+        if not key or key in self._keys:  # the choices of one request are requests of their own here
             key = self._next_key
             self._next_key += 1
+        self._keys.add(key)
         features = request_features(
             sampling.temperature,
             request.num_prompt_tokens,
@@ -182,6 +185,9 @@ class Steered(Parent):
                 break
         else:
             return None
+        # Drafts that a grammar forbids, where they were seen too late to be left out of the pass.
+        for request_id, drafts in (scheduler_output.num_invalid_spec_tokens or {}).items():
+            step.leave_out(request_id, drafts)
         tokens, places = output.sampled_token_ids, output.req_id_to_index
         for entry in (*step.entries, *step.prefilling):
             request = self.requests.get(entry.request_id)
@@ -205,6 +211,7 @@ class Steered(Parent):
         seat = self._seats.pop(request.request_id, None)
         if seat is None:
             return
+        self._keys.discard(seat.key)
         if self._left is not None:
             self._left[request.request_id] = seat, request
         else:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from policies.cycle_policy import CyclePolicy
-from tuner.fleet.vllm.plugin.seat import Seat
+from tuner.fleet.vllm.plugin.seat import SILENT, Seat
 from tuner.fleet.vllm.plugin.terms import Terms
 
 
@@ -46,7 +46,8 @@ class Entry(Place):
         self.kv_tokens = kv_tokens
         self.cap = 0
         """The longest block that it may have now."""
-        self.requested = self.proposed = self.verified = self.confidence = 0
+        self.requested = self.proposed = self.verified = 0
+        self.confidence = SILENT
 
 
 class Step:
@@ -76,3 +77,12 @@ class Step:
         """Drafts that it makes for each of so many requests."""
         self.first_after_switch = False
         self.rows = self.prefill_tokens = self.waiting = 0
+
+    def leave_out(self, request_id: str, drafts: int) -> None:
+        """So many drafts of a request count as never proposed."""
+        for entry in self.entries:
+            if entry.request_id == request_id:
+                entry.verified -= drafts
+                entry.proposed -= drafts
+                if entry.proposed == 0:
+                    entry.confidence = SILENT
