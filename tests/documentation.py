@@ -26,6 +26,7 @@ from policies.types import PLAIN, Interval
 from tests.tuner.telemetry_examples import INFO
 from tuner.api.app import create_admin_app
 from tuner.api.explain import REASON_SENTENCES
+from tuner.bench import proxy
 from tuner.bench.drafters import BEST_BARS, LEARNED_BARS
 from tuner.bench.fleet import NEAR_PLAIN
 from tuner.bench.floor import BLOCK_BAR, FLOOR_BARS
@@ -80,6 +81,7 @@ DECLARED_BARS: Mapping[str, Sequence[tuple[str, float, bool]]] = {
         ("mixed, all loads: tuned over the best single launch", 1.0, True),
         ("each route at each load: tuned over plain", NEAR_PLAIN, True),
     ),
+    "proxy": tuple((f"{mode.value}: {what}", bar, False) for mode in proxy.MODES for what, bar in proxy.BARS.items()),
     "tuner": (
         ("a decision, median microseconds", MEDIAN_BAR, False),
         ("a decision, p99 microseconds", P99_BAR, False),
@@ -371,6 +373,27 @@ def fleet_run_table() -> str:
         + "tokens per second, geometric means over launches with their 95 % intervals. "
         + f"{same} of {texts} greedy texts are those of the first plain launch; vLLM's rounding depends on what runs "
         + f"together. The whole result: [results/fleet.json](results/fleet.json){_when(report, ', ', '')}.\n"
+    )
+
+
+def proxy_run_table() -> str:
+    """The committed run of ``paceline bench --scenario proxy``."""
+    report = _result("proxy")
+    if not report:
+        return f"{NOT_YET}\n"
+    figures = ("added_median_ms", "added_p99_ms", "cpu_us_a_chunk")
+    rows = [
+        (f"`{one['mode']}`", *(_interval(one[name]) for name in figures), f"{one['mebibytes_idle']:.0f}")
+        for one in report["modes"]
+    ]
+    added = f"Added to the first byte at {report['streams']} streams, p50 ms"
+    idle = f"MiB with {report['idle_streams']} idle streams"
+    machine = report["machine"]
+    return (
+        markdown(("Mode", added, "p99 ms", "CPU us a chunk", idle), rows)
+        + f"\n`{report['command_line']}`, {machine['cores']} cores ({machine['processor']}), against a stub that "
+        + "answers at once; with 95 % intervals. The whole result: [results/proxy.json](results/proxy.json)"
+        + f"{_when(report, ', ', '')}.\n"
     )
 
 
@@ -672,6 +695,7 @@ TABLES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     },
     "docs/tuning.md": {"knobs": knobs_table},
     "docs/engines.md": {"features": features_table, "spellings": spellings_table, "lossy": lossy_table},
+    "docs/sidecar.md": {"proxy": proxy_run_table},
     "docs/requests.md": {"neutral": fields_without_effect_table},
     "docs/reference.md": {
         "commands": commands_table,

@@ -29,13 +29,12 @@ from tuner.workload import load_workload
 STREAMS = 200
 IDLE_STREAMS = 2000
 MODES = (Mode.OBSERVE, Mode.AUTO)
-MEDIAN_BAR = 0.5
-"""Milliseconds added to the first byte."""
-P99_BAR = 2.0
-CHUNK_BAR = 20.0
-"""Microseconds of CPU."""
-MEMORY_BAR = 300.0
-"""MiB."""
+ADDED_MEDIAN = "added to the first byte, median milliseconds"
+ADDED_P99 = "added to the first byte, p99 milliseconds"
+CHUNK = "microseconds of CPU a chunk"
+HELD = f"MiB with {IDLE_STREAMS} idle streams"
+BARS = {ADDED_MEDIAN: 0.5, ADDED_P99: 2.0, CHUNK: 20.0, HELD: 300.0}
+"""At most so much, in every mode."""
 _EVENTS, _GAP = 20, 0.05
 _ROUND_SECONDS = 5.0
 _STEADY_SECONDS = 4.0
@@ -68,12 +67,8 @@ async def run_proxy(settings: Settings, options: BenchOptions, console: Console)
         shown = (one.median, one.p99, one.chunk)
         table.add_row(name, *map(interval_text, shown), f"{one.request:.0f}", f"{one.mebibytes:.0f}")
         held = Interval(one.mebibytes, one.mebibytes, one.mebibytes)
-        bars += [
-            Bar(f"{name}: added to the first byte, median milliseconds", one.median, MEDIAN_BAR, at_least=False),
-            Bar(f"{name}: added to the first byte, p99 milliseconds", one.p99, P99_BAR, at_least=False),
-            Bar(f"{name}: microseconds of CPU a chunk", one.chunk, CHUNK_BAR, at_least=False),
-            Bar(f"{name}: MiB with {IDLE_STREAMS} idle streams", held, MEMORY_BAR, at_least=False),
-        ]
+        measured = {ADDED_MEDIAN: one.median, ADDED_P99: one.p99, CHUNK: one.chunk, HELD: held}
+        bars += [Bar(f"{name}: {what}", measured[what], bar, at_least=False) for what, bar in BARS.items()]
         rows.append(
             {
                 "mode": name,
