@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 _WEIGHED = "*"
 """Stands in the ladder for whatever weighing will find."""
 _UNTOUCHED = (Mode.OBSERVE, Mode.ADVISE)
+_LEARNS_MORE = (Mode.ADVISE, Mode.CANARY, Mode.AUTO)
 _ROOM = 2
 """A session stays where it was served while no more than so many requests above the least loaded are in progress."""
 _MOST_KINDS = 4096
@@ -212,18 +213,21 @@ class PoolChooser:
             lanes, snapshot.speeds.get(key), asked.in_flight, self._tokens(snapshot, asked, context), home
         )
         found = weigh(offers, self._kinds.get(key), snapshot, trials)
+        if unserved and all(one.lane.plain for one in lanes):
+            return _Pick(found.best.lane, Reason.FEATURE_UNSUPPORTED, False, 1.0)
         if resolution.reason is Reason.SWITCHBACK:
             plain = min((offer for offer in offers if offer.lane.lane.plain), key=lambda offer: offer.seconds)
             return _Pick(plain.lane, Reason.SWITCHBACK, False, share + (1.0 - share) * chance_of_plain(found))
         canary = snapshot.modes.mode(context.route) is Mode.CANARY
         chance = (1.0 - share) * (snapshot.modes.canary_share if canary else 1.0)
-        if unserved and all(one.lane.plain for one in lanes):
-            return _Pick(found.best.lane, Reason.FEATURE_UNSUPPORTED, False, 1.0)
-        if found.tried and self._random.random() < found.tried_share and self._may_try(context.route, trials, asked):
+        running = self._running_trials(context.route, trials, asked.arrived_at)
+        share_tried = found.tried_share if len(running) < trials.at_once else 0.0
+        if found.tried and self._random.random() < share_tried:
+            running.append(asked.arrived_at)
             tried = self._random.choice(found.tried)
-            return _Pick(tried.lane, Reason.EXPLORE, False, chance * found.tried_share / len(found.tried))
+            return _Pick(tried.lane, Reason.EXPLORE, False, chance * share_tried / len(found.tried))
         self._remember(key, found.best.lane.kind)
-        chance = chance * (1.0 - found.tried_share) + share * found.best.lane.lane.plain
+        chance = chance * (1.0 - share_tried) + share * found.best.lane.lane.plain
         return _Pick(found.best.lane, Reason.CANARY if canary else Reason.LEARNED, False, chance)
 
     def _cheapest(
@@ -239,19 +243,16 @@ class PoolChooser:
         most = most_tokens(asked.body) if asked.body is not None else None
         return expected if most is None else min(expected, most)
 
-    def _may_try(self, route: str, trials: Trials, asked: Asked) -> bool:
-        """Whether fewer requests of `route` than may be are trying something now; this one is then one of them."""
+    def _running_trials(self, route: str, trials: Trials, now: float) -> deque[float]:
+        """When the requests of `route` that try something now began."""
         running = self._trials.setdefault(route, deque())
         for _ in range(trials.ended - self._ended.get(route, 0)):
             if running:
                 running.popleft()
         self._ended[route] = trials.ended
-        while running and asked.arrived_at - running[0] > _TRIAL_SECONDS:
+        while running and now - running[0] > _TRIAL_SECONDS:
             running.popleft()
-        if len(running) >= trials.at_once:
-            return False
-        running.append(asked.arrived_at)
-        return True
+        return running
 
     def _remember(self, key: tuple[str, str, str], kind: Kind) -> None:
         self._kinds[key] = kind
@@ -282,9 +283,6 @@ class PoolChooser:
             policy_version=version,
             propensity=pick.propensity,
         )
-
-
-_LEARNS_MORE = (Mode.ADVISE, Mode.CANARY, Mode.AUTO)
 
 
 def _headers(decision: Decision, lane: str, debug: bool) -> tuple[tuple[str, str], ...]:

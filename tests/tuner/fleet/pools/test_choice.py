@@ -181,7 +181,7 @@ def test_with_a_spent_budget_plain_serves_and_with_a_low_one_what_surely_beats_i
 
 
 def test_a_share_of_sessions_is_held_plain_for_good_and_the_chance_is_told() -> None:
-    made = chooser(snapshot(plain_share=0.2))
+    made = chooser(snapshot(plain_share=0.2, new_trials=Trials(at_once=10**6)))
     held = 0
     for session in range(1000):
         request = asked(session=session * 7919)
@@ -323,6 +323,8 @@ def test_a_pin_takes_the_longest_lane_that_is_no_longer() -> None:
 def test_report_22_a_request_that_speculation_refuses_goes_to_the_plain_pool() -> None:
     for body in ({**BODY, "min_p": 0.1}, {**BODY, "logit_bias": {"5": 2}}):
         assert reasons(snapshot(), asked(body)) == {("p", "FEATURE_UNSUPPORTED"): 400}
+    # It is no measure of plain either, since it is not like the others.
+    assert reasons(snapshot(plain_share=1.0), asked({**BODY, "min_p": 0.1})) == {("p", "FEATURE_UNSUPPORTED"): 400}
     pin = Pin("chat", ANY, "ngram", 5, "trial", "me", 0.0, 1000.0)
     pinned = chooser(snapshot(pins=(pin,))).choose(asked({**BODY, "min_p": 0.1}))
     assert decided(pinned) == ("p", Reason.FEATURE_UNSUPPORTED)
