@@ -15,8 +15,9 @@ from policies.types import PLAIN, PLAIN_ARM, KillSwitch, Pin, Policy
 from tuner.api.drafters import DrafterConflictError
 from tuner.controller import Controller
 from tuner.decider import RouteModes
-from tuner.fleet.pools.controller import FleetController, FleetOptions
+from tuner.fleet.pools.controller import FleetController
 from tuner.fleet.pools.lanes import Alias
+from tuner.fleet.pools.options import FleetOptions
 from tuner.fleet.pools.snapshot import FleetSnapshot
 from tuner.fleet.types import Effect, Exchange, Lever, Upstream
 from tuner.fleet.vllm.chooser import PluginSnapshot, for_decisions

@@ -14,7 +14,6 @@ import logging
 import random
 import secrets
 from collections import OrderedDict, deque
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from policies.decision_id import DecisionFields, encode
@@ -22,6 +21,7 @@ from policies.ladder import ANY, Resolution, Situation, kill_for, pin_for, resol
 from policies.language_detection import LanguageDetector
 from policies.types import OTHER_ROUTE, PLAIN, Context, Decision, Mode, Reason
 from tuner.fleet.pools.candidates import bare_lanes, lanes_for, of_arm, sets_length, without_trouble
+from tuner.fleet.pools.passing import decision_headers, least_loaded, least_loaded_lane
 from tuner.fleet.pools.reading import BYTES_A_TOKEN, language_of, model_of, most_tokens, route_of, usage_edit
 from tuner.fleet.pools.rows import Kind
 from tuner.fleet.pools.sessions import Home, Sessions, fraction
@@ -36,8 +36,6 @@ _WEIGHED = "*"
 """Stands in the ladder for whatever weighing will find."""
 _UNTOUCHED = (Mode.OBSERVE, Mode.ADVISE)
 _LEARNS_MORE = (Mode.ADVISE, Mode.CANARY, Mode.AUTO)
-_ROOM = 2
-"""A session stays where it was served while no more than so many requests above the least loaded are in progress."""
 _MOST_KINDS = 4096
 """Contexts of which the last kind of lane is remembered."""
 _TRIAL_SECONDS = 600.0
@@ -105,7 +103,7 @@ class PoolChooser:
         if asked.sent_to is not None:
             bare = [one for one in bare if one.lane.upstream == asked.sent_to]
         if asked.body is None or not bare:
-            return Choice(asked.sent_to or _least_loaded([*asked.in_flight], asked, home))
+            return Choice(asked.sent_to or least_loaded([*asked.in_flight], asked, home))
         serial = next(self._serial)
         context = Context(model_of(asked, snapshot), route_of(asked, snapshot), language_of(asked, self._detector))
         mode = snapshot.modes.mode(context.route)
@@ -127,7 +125,7 @@ class PoolChooser:
             decision=decision,
             edits=tuple(edits) if usage is None else (*edits, usage),
             strip_usage=usage is not None,
-            answer_headers=() if mode is Mode.OBSERVE else _headers(decision, lane.name, asked.debug),
+            answer_headers=() if mode is Mode.OBSERVE else decision_headers(decision, lane.name, asked.debug),
             request_key=self._first_key + serial,
         )
 
@@ -158,14 +156,14 @@ class PoolChooser:
         if resolution.drafter == _WEIGHED or resolution.reason is Reason.SWITCHBACK:
             return self._weighed(snapshot, asked, context, serving or lanes, home, resolution, share, unserved)
         if mode in _UNTOUCHED and resolution.reason in (Reason.ROUTE_DEFAULT, Reason.ENGINE_DEFAULT):
-            return _Pick(_least_loaded_lane(bare, asked, home), Reason.ROUTE_DEFAULT, False, 1.0)
+            return _Pick(least_loaded_lane(bare, asked, home), Reason.ROUTE_DEFAULT, False, 1.0)
         chance = 1.0
         if resolution.reason in (Reason.ROUTE_DEFAULT, Reason.ENGINE_DEFAULT) and mode is Mode.CANARY:
             chance = (1.0 - share) * (1.0 - snapshot.modes.canary_share)
         if resolution.reason in (Reason.ROUTE_DEFAULT, Reason.ENGINE_DEFAULT) and mode is not Mode.OFF:
             default = snapshot.modes.route_defaults.get(context.route)
             if default is None:  # as it would be without us
-                return _Pick(_least_loaded_lane(serving or lanes, asked, home), resolution.reason, False, chance)
+                return _Pick(least_loaded_lane(serving or lanes, asked, home), resolution.reason, False, chance)
         wanted = of_arm(serving, resolution.drafter, resolution.cap)
         reason, forced = resolution.reason, resolution.forced
         if not wanted:  # nobody who can take it does what was asked for: plain does, and else whoever there is
@@ -283,31 +281,3 @@ class PoolChooser:
             policy_version=version,
             propensity=pick.propensity,
         )
-
-
-def _headers(decision: Decision, lane: str, debug: bool) -> tuple[tuple[str, str], ...]:
-    told = (("x-paceline-decision", decision.decision_id), ("x-paceline-policy", str(decision.policy_version)))
-    if not debug:
-        return told
-    return (
-        *told,
-        ("x-paceline-reason", decision.reason.value),
-        ("x-paceline-drafter", decision.drafter),
-        ("x-paceline-cap", str(decision.cap)),
-        ("x-paceline-language", decision.context.language),
-        ("x-paceline-route", decision.context.route),
-        ("x-paceline-lane", lane),
-    )
-
-
-def _least_loaded(upstreams: Collection[str], asked: Asked, home: Home | None) -> str:
-    """The upstream with the fewest requests in progress, or the session's own if that is nearly as free."""
-    least = min(upstreams, key=lambda name: asked.in_flight[name])
-    if home is None or home.upstream not in upstreams:
-        return least
-    return home.upstream if asked.in_flight[home.upstream] <= asked.in_flight[least] + _ROOM else least
-
-
-def _least_loaded_lane(lanes: Collection[LaneSpeed], asked: Asked, home: Home | None) -> LaneSpeed:
-    upstream = _least_loaded([one.lane.upstream for one in lanes], asked, home)
-    return next(one for one in lanes if one.lane.upstream == upstream)

@@ -6,32 +6,32 @@ writers share a lock, and readers read one attribute that is replaced and never 
 """
 
 import logging
-import math
 import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from policies.cycle_policy import INITIAL_CYCLE_POLICY
 from policies.ladder import ANY, kill_for, pin_for
 from policies.quoting import clipped
 from policies.types import PLAIN, Interval, KillSwitch, Mode, Pin, Policy, Reason
-from tuner.decider import RouteModes
 from tuner.fleet.pools.book import Book
 from tuner.fleet.pools.budgets import Budgets
 from tuner.fleet.pools.counts import TICK_SECONDS, Part
-from tuner.fleet.pools.lanes import Alias
 from tuner.fleet.pools.learner import Learner
+from tuner.fleet.pools.movements import Movements
+from tuner.fleet.pools.options import FleetOptions
+from tuner.fleet.pools.plain_shares import plain_shares
 from tuner.fleet.pools.publishing import context_speeds, lane_speeds
-from tuner.fleet.pools.rows import Kind, kind_of
+from tuner.fleet.pools.rows import kind_of
 from tuner.fleet.pools.schedule import highest_load, menu_of, most_served_load
 from tuner.fleet.pools.snapshot import FleetSnapshot
 from tuner.fleet.pools.telemetry import features_of, request_stats, sample_of
 from tuner.fleet.pools.verdict import Findings
 from tuner.fleet.types import Exchange, Upstream
-from tuner.guardrails import GuardrailOptions, Guardrails, GuardrailState
+from tuner.guardrails import Guardrails, GuardrailState
 from tuner.known_contexts import Key, KnownContexts
 from tuner.learning import ChangeKind, FoundChange
 from tuner.orders import Orders
@@ -39,36 +39,9 @@ from tuner.snapshot import PolicySnapshot, Throughput
 
 _log = logging.getLogger(__name__)
 _STATE_FORMAT = 1
-_TARGET_ERROR = 0.02
-"""Standard error of a gain's logarithm down to which the plain share stays as it starts."""
-_BORROWED = 1.5
-"""By so much a context's gain is less sure where only its route's is known, or a route's where only that of all is."""
 _READING_SHARE = 0.05
 """Of the time, that making estimates may take."""
 _STEERED = (Mode.AUTO, Mode.CANARY)
-
-
-@dataclass(frozen=True, slots=True)
-class FleetOptions:
-    """How the controller behaves; the defaults are those of the configuration."""
-
-    model: str
-    """Of contexts whose request asks for none that an upstream lists."""
-    routes: frozenset[str]
-    modes: RouteModes
-    plain_share_start: float = 0.2
-    plain_share_floor: float = 0.02
-    margin: float = 0.02
-    max_slowdown: float = 0.02
-    """The share by which a window of 500 requests of a route may be slower than plain."""
-    guardrails: GuardrailOptions = field(default_factory=GuardrailOptions)
-    add_usage: bool = True
-    recompute_seconds: float = 1.0
-    min_change_seconds: float = 5.0
-    """Between two learned versions of a context."""
-    seed: int = 0
-    aliases: Mapping[str, Sequence[Alias]] = field(default_factory=dict)
-    """Models that differ from their upstream's others in drafting only, by upstream."""
 
 
 class FleetController:
@@ -99,9 +72,7 @@ class FleetController:
         self._gains: dict[tuple[str, float], Interval | None] = {}
         self._changes: list[FoundChange] = []
         self._changes_found: dict[str, int] = {}
-        self._told: dict[tuple[str, Kind, object], float] = {}
-        """When what moved did so, as it was told."""
-        self._started_at = clock()
+        self._movements = Movements(clock())
         self._read_at = monotonic()
         self._reading_seconds = 0.0
         self._version = 0
@@ -293,16 +264,8 @@ class FleetController:
         started = time.perf_counter()
         self._learner.read(self._clock())
         self._gains = {}
-        for moved in self._learner.moved:
-            key = moved.lane, moved.kind, moved.context
-            if moved.at <= max(self._started_at, self._told.get(key, -math.inf)):
-                continue
-            self._told[key] = self._clock()
-            where = ("", "") if moved.context is None else (moved.context.route, moved.context.language)
-            what = f"lane {moved.lane}" if moved.lane else f"{moved.kind.drafter} at {moved.kind.block_length}"
-            note = f"{what} takes another time for a token than before: what was seen before counts no more"
-            kind = ChangeKind.COST if moved.lane else ChangeKind.ACCEPTANCE
-            self._found(FoundChange(kind, moved.kind.drafter, *where, note))
+        for change in self._movements.new(self._learner.moved, self._clock()):
+            self._found(change)
         self._read_at = self._monotonic()
         self._reading_seconds = time.perf_counter() - started
 
@@ -356,7 +319,15 @@ class FleetController:
         self._version += 1
         options, learner = self._options, self._learner
         policies = self._book.policies
-        shares, new_share = self._plain_shares()
+        shares: dict[Key, float] = {}
+        new_share = 0.0
+        if learner.gains.plain_known and options.plain_share_start > 0.0:
+            shares, new_share = plain_shares(
+                options.plain_share_start,
+                options.plain_share_floor,
+                policies,
+                lambda route: self._route_gain(route, None),
+            )
         fleet = FleetSnapshot(
             version=self._version,
             model=options.model,
@@ -395,25 +366,3 @@ class FleetController:
             guardrails=self._guardrails.states,
         )
         return fleet, told
-
-    def _plain_shares(self) -> tuple[dict[Key, float], float]:
-        """The share of sessions that measure plain, by context, and in contexts that are new."""
-        options = self._options
-        if not self._learner.gains.plain_known or options.plain_share_start <= 0.0:
-            return {}, 0.0
-        of_all = _BORROWED * _error(self._route_gain(ANY, None))
-        shares = {}
-        for key, policy in self._book.policies.items():
-            of_route = min(_BORROWED * _error(self._route_gain(key[0], None)), _BORROWED * of_all)
-            shares[key] = self._plain_share(min(_error(policy.evidence.speedup), of_route))
-        return shares, self._plain_share(of_all)
-
-    def _plain_share(self, error: float) -> float:
-        options = self._options
-        share = options.plain_share_start * min(1.0, (error / _TARGET_ERROR) ** 2)
-        return max(share, min(options.plain_share_floor, options.plain_share_start))
-
-
-def _error(gain: Interval | None) -> float:
-    """The standard error of a gain's logarithm; infinite while it is unknown."""
-    return math.inf if gain is None else math.log(gain.high / gain.low) / (2 * 1.96)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from policies.types import PLAIN, Decision
 from tuner.fleet.pools.chooser import PoolChooser
-from tuner.fleet.pools.controller import FleetController, FleetOptions
+from tuner.fleet.pools.controller import FleetController
+from tuner.fleet.pools.options import FleetOptions
 from tuner.fleet.types import Asked, Capability, Choice, Effect, End, EngineKind, Exchange, Lane, Lever, Upstream
 
 LOADS = (1, 4, 8, 16)

@@ -22,7 +22,8 @@ from policies.types import (
 )
 from tests.tuner.fleet.pools.simulated_fleet import ngram_upstream, plain_upstream
 from tuner.decider import RouteModes
-from tuner.fleet.pools.controller import FleetController, FleetOptions
+from tuner.fleet.pools.controller import FleetController
+from tuner.fleet.pools.options import FleetOptions
 from tuner.fleet.pools.rows import Kind
 from tuner.fleet.pools.snapshot import FleetSnapshot
 from tuner.fleet.pools.verdict import NO_PLAIN_NOTE

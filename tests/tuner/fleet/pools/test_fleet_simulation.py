@@ -21,8 +21,8 @@ from tests.tuner.fleet.pools.simulated_fleet import (
     two_in_one,
 )
 from tuner.decider import RouteModes
-from tuner.fleet.pools.controller import FleetOptions
 from tuner.fleet.pools.lanes import Alias
+from tuner.fleet.pools.options import FleetOptions
 from tuner.fleet.types import Asked
 from tuner.learning import ChangeKind
 
