@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from policies.wire import to_wire
+from policies.cycle_policy import Outlook, Survival
+from policies.wire import WireError, to_wire
 from tests.tuner.fleet.vllm.plugin_examples import decision, policy
 from tuner.fleet.vllm.plugin import following
 from tuner.fleet.vllm.plugin.following import NOTHING_HEARD, Follower
 from tuner.fleet.vllm.plugin.messages import ORDERS, Orders
+from tuner.fleet.vllm.plugin.reading import OrdersReader
 from tuner.fleet.vllm.publishing import Page, Publisher
 
 SECONDS = 20.0
@@ -127,6 +129,41 @@ def test_orders_that_cannot_be_read_leave_the_last_good_ones(follower: Follower,
     path.write_bytes(to_wire(ORDERS, Orders(policy(version=9))))
     until(lambda: follower.in_force.policy.version == 9)
     assert follower.sentence == ""
+
+
+def test_what_stays_from_orders_to_orders_is_taken_over_and_what_changes_is_not() -> None:
+    key, other = ("ngram", "chat", "en"), ("ngram", "code", "en")
+    survivals = {key: Survival(((0.5,),)), other: Survival(((0.4,),))}
+    outlooks = {key: Outlook((0.5,), (0.5,))}
+    reader = OrdersReader()
+    first, again, last = (
+        reader.read(to_wire(ORDERS, Orders(each)).decode())
+        for each in (
+            policy(survivals=survivals, outlooks=outlooks),
+            policy(survivals={**survivals, other: Survival(((0.3,),))}, outlooks=outlooks, kill=True),
+            policy(),
+        )
+    )
+    assert first.policy == policy(survivals=survivals, outlooks=outlooks)
+    assert again.policy.kill
+    assert again.policy.survivals[key] is first.policy.survivals[key]
+    assert again.policy.outlooks[key] is first.policy.outlooks[key]
+    assert again.policy.survivals[other] == Survival(((0.3,),))
+    assert last.policy == policy()
+
+
+@pytest.mark.parametrize("broken", ["[]", "[1,null]", "[[1],null]", "[{},null]", "null"])
+def test_orders_of_another_form_are_refused(broken: str) -> None:
+    with pytest.raises(WireError):
+        OrdersReader().read('{"format":1,"kind":"orders","value":' + broken + "}")
+
+
+@pytest.mark.parametrize("pairs", ["7", "[7]", '[["a",[[]]]]', '[[["a","b","c"],7]]', '[[[["x"],"b","c"],[[]]]]'])
+def test_survivals_of_another_form_are_refused(pairs: str) -> None:
+    text = to_wire(ORDERS, Orders(policy())).decode()
+    assert text.count("[0,false,0],[],") == 1
+    with pytest.raises(WireError):
+        OrdersReader().read(text.replace("[0,false,0],[],", f"[0,false,0],{pairs},"))
 
 
 def test_after_a_silence_blocks_are_as_launched_and_what_was_off_stays_off(

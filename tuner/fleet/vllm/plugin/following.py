@@ -16,8 +16,8 @@ from pathlib import Path
 from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy
 from policies.quoting import clipped
 from policies.types import Decision
-from policies.wire import from_wire
-from tuner.fleet.vllm.plugin.messages import ORDERS, Orders
+from tuner.fleet.vllm.plugin.messages import Orders
+from tuner.fleet.vllm.plugin.reading import OrdersReader
 
 SILENCE_SECONDS = 10.0
 FILE_SECONDS = 0.02
@@ -55,6 +55,7 @@ class Follower:
         """Of the file: date, size and inode."""
         self._etag: str | None = None
         self._heard_at: float | None = None
+        self._reader = OrdersReader()
         self._text = ""
         self._orders: Orders | None = None
         """The last good ones."""
@@ -95,7 +96,7 @@ class Follower:
 
     def _take(self, text: str) -> None:
         if text != self._text:
-            self._orders = from_wire(ORDERS, Orders, text)
+            self._orders = self._reader.read(text)
             self._text = text
 
     def _read(self) -> bool:
