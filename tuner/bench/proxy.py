@@ -38,6 +38,8 @@ BARS = {ADDED_MEDIAN: 0.5, ADDED_P99: 2.0, CHUNK: 20.0, HELD: 300.0}
 _EVENTS, _GAP = 20, 0.05
 _ROUND_SECONDS = 5.0
 _STEADY_SECONDS = 4.0
+_PATIENT_SECONDS = 60.0
+"""For idle streams to begin."""
 
 
 @dataclass(frozen=True)
@@ -162,8 +164,9 @@ async def _idle(proxy: Running) -> float:
     request = _requests(2, 3600.0)[0]
     for client in clients:
         client.ask(request)
-    while not all(client.chunks for client in clients):
-        await asyncio.sleep(0.05)
+    async with asyncio.timeout(_PATIENT_SECONDS):
+        while not all(client.chunks for client in clients):
+            await asyncio.sleep(0.05)
     held = proxy.resident_bytes() / 2**20
     load.close()
     return held
