@@ -10,7 +10,8 @@ from policies.cycle_policy import INITIAL_CYCLE_POLICY
 from policies.language_detection import LanguageDetector
 from policies.types import PLAIN, PLAIN_ARM, KillSwitch, Mode, Pin, Reason
 from tuner.decider import RouteModes
-from tuner.fleet.pools.controller import FleetController, FleetOptions
+from tuner.fleet.pools.controller import FleetController
+from tuner.fleet.pools.options import FleetOptions
 from tuner.fleet.types import Asked, Capability, Choice, Effect, EngineKind, Lever, Upstream
 from tuner.fleet.vllm.chooser import PluginChooser, PluginSnapshot, for_decisions
 from tuner.fleet.vllm.plugin.messages import WORD_ARGUMENT, Word, read_word
