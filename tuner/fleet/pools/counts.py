@@ -173,13 +173,6 @@ class Counts:
                 self._records[key] = dict(record)
         self.revision += 1
 
-    def forget(self, lanes: frozenset[str]) -> None:
-        """Drop what was counted on other lanes than these."""
-        for record in self._records.values():
-            for place in [place for place in record if place.lane not in lanes]:
-                del record[place]
-        self.revision += 1
-
     def __iter__(self) -> Iterator[tuple[Epoch, Place, Sums]]:
         """In order of time; a stretch comes once for each replica."""
         for (_, epoch), record in sorted(self._records.items(), key=lambda item: (item[0][1].started_at, item[0][0])):

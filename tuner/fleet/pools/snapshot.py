@@ -32,10 +32,11 @@ class LaneSpeed:
     """`curve` of all lanes of its upstream, by what they served: what one more request there does to the others."""
     launched_speculating: bool = False
     """It refuses what its engine refuses under speculation, even where a request asks for a block length of 0."""
+    kind: Kind = field(init=False, compare=False)
+    """Of `lane`, which every choice asks for."""
 
-    @property
-    def kind(self) -> Kind:
-        return kind_of(self.lane)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kind", kind_of(self.lane))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ share of the requests, and every kind of lane by a few, since what was slow may 
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import NamedTuple
 
 from tuner.fleet.pools.price import cost, seconds_at
 from tuner.fleet.pools.rows import PLAIN_KIND, Kind
@@ -25,10 +27,10 @@ _HOPE = 1.645
 """Standard errors by which a kind that is tried may be better than it looks."""
 _SURE = 1.645
 """Standard errors by which a lane must beat plain once the safety budget is low."""
+_CAUTIOUS = attrgetter("cautious")
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(NamedTuple):
     """One lane for one request."""
 
     lane: LaneSpeed
@@ -36,10 +38,8 @@ class Offer:
     """Its cost."""
     error: float
     """Standard error of its logarithm."""
-
-    @property
-    def cautious(self) -> float:
-        return self.seconds * math.exp(_CAUTION * self.error)
+    cautious: float
+    """Its cost, dearer by what is unknown of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,36 +69,38 @@ def offers_of(
         if context is not None and one.lane.name in context.curves:
             curve = context.curves[one.lane.name]
             error = seconds_at(context.errors[one.kind], load + 1)
-        offers.append(Offer(one, cost(one, curve, load, tokens, away), error))
+        seconds = cost(one, curve, load, tokens, away)
+        offers.append(Offer(one, seconds, error, seconds * math.exp(_CAUTION * error)))
     return offers
 
 
 def weigh(offers: Collection[Offer], before: Kind | None, snapshot: FleetSnapshot, trials: Trials) -> Weighed:
     """The best of `offers`, of which there is one at least; `before` is the kind that its context was given last."""
-    plain = [offer for offer in offers if offer.lane.lane.plain]
-    allowed = list(offers)
-    if plain and trials.gate is not Gate.OPEN:
-        bar = min(offer.seconds for offer in plain)
-        allowed = plain + [
-            offer
-            for offer in offers
-            if trials.gate is Gate.PROVEN
-            and not offer.lane.lane.plain
-            and offer.seconds * math.exp(_SURE * offer.error) < bar
-        ]
-    best = _cheapest(allowed)
-    stays = [offer for offer in allowed if offer.lane.kind == before]
-    if stays and before != best.lane.kind:
-        staying = _cheapest(stays)
-        if best.cautious > (1.0 - snapshot.margin) * staying.cautious:
-            best = staying
-    if plain and trials.gate is not Gate.OPEN:
+    by_kind: dict[Kind, Offer] = {}
+    for offer in offers:
+        kind = offer.lane.kind
+        if kind not in by_kind or offer.cautious < by_kind[kind].cautious:
+            by_kind[kind] = offer
+    plain = by_kind.get(PLAIN_KIND)
+    allowed = by_kind
+    if plain is not None and trials.gate is not Gate.OPEN:
+        allowed = {
+            kind: offer
+            for kind, offer in by_kind.items()
+            if offer is plain
+            or (trials.gate is Gate.PROVEN and offer.seconds * math.exp(_SURE * offer.error) < plain.seconds)
+        }
+    best = min(allowed.values(), key=_CAUTIOUS)
+    staying = allowed.get(before) if before is not None else None
+    if staying is not None and best.cautious > (1.0 - snapshot.margin) * staying.cautious:
+        best = staying
+    if plain is not None and trials.gate is not Gate.OPEN:
         return Weighed(best, (), 0.0)
-    others = [_cheapest([offer for offer in offers if offer.lane.kind == kind]) for kind in _other_kinds(offers, best)]
-    hopeful = tuple(offer for offer in others if offer.seconds * math.exp(-_HOPE * offer.error) < best.seconds)
+    others = tuple([offer for offer in by_kind.values() if offer is not best])
+    hopeful = tuple([offer for offer in others if offer.seconds * math.exp(-_HOPE * offer.error) < best.seconds])
     if hopeful:
         return Weighed(best, hopeful, TRIED_SHARE)
-    return Weighed(best, tuple(others), PROBED_SHARE if others else 0.0)
+    return Weighed(best, others, PROBED_SHARE if others else 0.0)
 
 
 def chance_of_plain(found: Weighed) -> float:
@@ -106,11 +108,3 @@ def chance_of_plain(found: Weighed) -> float:
     if found.best.lane.kind == PLAIN_KIND:
         return 1.0 - found.tried_share
     return found.tried_share / len(found.tried) if PLAIN_KIND in (one.lane.kind for one in found.tried) else 0.0
-
-
-def _cheapest(offers: Collection[Offer]) -> Offer:
-    return min(offers, key=lambda offer: offer.cautious)
-
-
-def _other_kinds(offers: Collection[Offer], best: Offer) -> list[Kind]:
-    return [kind for kind in dict.fromkeys(offer.lane.kind for offer in offers) if kind != best.lane.kind]
