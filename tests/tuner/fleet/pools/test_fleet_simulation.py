@@ -88,6 +88,7 @@ def test_every_cell_comes_to_the_better_column_and_no_window_loses_more_than_pro
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_windows_keep_their_promise_over_seeds() -> None:
     worst = [max(slowest_window(play_table(seed, 2)[0].served).values()) for seed in range(10, 20)]
     assert sum(each > MOST for each in worst) <= 1, worst
