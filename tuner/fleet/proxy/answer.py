@@ -66,6 +66,12 @@ class Answer:
     def ends_with_connection(self) -> bool:
         return isinstance(self._framing, UntilClose)
 
+    @property
+    def finished(self) -> bool:
+        """Whether all that a client waits for was passed on: the official one leaves at ``[DONE]``, before the last
+        chunk has come."""
+        return self.done or (self._events is not None and self._events.finished)
+
     def comment(self) -> bytes:
         """A comment to put into the stream; empty where none may stand here."""
         framing, events = self._framing, self._events

@@ -192,12 +192,13 @@ class ClientConnection(asyncio.Protocol):
         exchange = self._exchange = ProxiedExchange(self._routing, self, head, now)
         self._body = None if body.done else body
         self._body_bytes, self._waited_seconds, self._checked_at, self._wanted = 0, 0.0, now, True
-        exchange.start()
         if rest := begun[at:]:
             if self._body is None:
                 self._buffer = rest
-            elif self._exchange is exchange:
+            else:
                 self._feed_body(body, rest)
+        if self._exchange is exchange:
+            exchange.start()
 
     def _feed_body(self, body: Framing, data: bytes) -> None:
         """Some of the request's body came, and maybe the next request behind it."""

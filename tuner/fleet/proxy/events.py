@@ -19,11 +19,12 @@ _MAX_EVENT = 1024 * 1024
 class Events:
     """Follows the content of one stream."""
 
-    __slots__ = ("_begun", "_telling", "_too_long")
+    __slots__ = ("_begun", "_last", "_telling", "_too_long")
 
     def __init__(self) -> None:
         self._begun = b""
         """An event whose end has not come."""
+        self._last = b""
         self._telling = b""
         self._too_long = False
 
@@ -31,6 +32,11 @@ class Events:
     def at_boundary(self) -> bool:
         """Whether no event is begun."""
         return not self._begun and not self._too_long
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last event said that it is the last; what may follow is framing."""
+        return b"data: [DONE]" in self._last
 
     def follow(self, piece: bytes) -> None:
         """`piece` of the content was passed on as it is."""
@@ -42,6 +48,7 @@ class Events:
             piece = piece[:end]
             if len(self._begun) > _MAX_EVENT:
                 self._begun, self._too_long = b"", True
+        self._last = piece
         if b'"usage"' in piece or b'"timings"' in piece or b'"meta_info"' in piece:
             self._telling = piece
 

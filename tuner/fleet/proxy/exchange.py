@@ -30,13 +30,15 @@ class ProxiedExchange:
         self._client = client
         self._head = head
         self._kind = kind_of(head)
-        self._reads = False
+        steered = self._kind is Kind.STEERED
+        self._reads = steered and routing.reads(head.path, route_of(head))
+        self._started = False
         self._choice = _NO_CHOICE
         self._arrived_at = time()
         self._received_at = now
         """When the last byte of the request came so far."""
         self._received = head.length in (None, 0) and not head.chunked
-        self._tee: list[bytes] | None = None
+        self._tee: list[bytes] | None = [] if steered else None
         """The content of a body that is wanted."""
         self._content_bytes = 0
         self._edited: bytes | None = None
@@ -56,24 +58,21 @@ class ProxiedExchange:
         self._answer = self._new_answer()
         self._over = False
         self._client_slow_since: float | None = None
+        routing.exchanges += 1
 
     def start(self) -> None:
-        """Its head came."""
-        self._routing.exchanges += 1
-        head, kind = self._head, self._kind
-        if kind is Kind.STEERED:
-            self._reads = self._routing.reads(head.path, route_of(head))
-            self._tee = []
-            if self._reads:
-                if head.length is not None and head.length > self._options.max_body_bytes:
-                    self._too_large()
-                elif self._received:
-                    self._choose()
-                elif head.fields.get(b"expect", b"").lower() == b"100-continue":
-                    self._continued = True
-                    self._client.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-                return
-        self._dispatch_unread()
+        """Its head came, and what came with it was received: most requests then go out in one piece."""
+        self._started = True
+        head, most = self._head, self._options.max_body_bytes
+        if not self._reads:
+            self._dispatch_unread()
+        elif (head.length or 0) > most or self._content_bytes > most:
+            self._too_large()
+        elif self._received:
+            self._choose()
+        elif head.fields.get(b"expect", b"").lower() == b"100-continue":
+            self._continued = True
+            self._client.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def body_received(self, raw: bytes, payload: Sequence[bytes], done: bool, now: float) -> None:
         """A part of its body came."""
@@ -86,13 +85,16 @@ class ProxiedExchange:
             if self._content_bytes <= (self._options.max_body_bytes if self._reads else self._options.tee_bytes):
                 self._tee += payload
             elif self._reads:
-                self._too_large()
+                if self._started:
+                    self._too_large()
                 return
             else:
                 self._tee = None
         if self._pieces is not None:
             self._pieces.append(raw)
             self._pieces_bytes += len(raw)
+        if not self._started:
+            return
         if self._reads:
             if done:
                 self._choose()
@@ -121,7 +123,7 @@ class ProxiedExchange:
             return
         if self._connecting is not None:
             self._connecting.cancel()
-        self._finish(end)
+        self._finish(End.DONE if self._answer.finished else end)
 
     def client_writable(self, writable: bool, now: float) -> None:
         """A slow client takes no more, or takes again."""

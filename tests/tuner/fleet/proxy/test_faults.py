@@ -72,6 +72,20 @@ def test_a_client_that_leaves_before_the_answer_is_told_to_the_upstream() -> Non
     run(test)
 
 
+def test_a_client_that_leaves_at_the_last_event_has_all_it_waited_for() -> None:
+    async def test() -> None:
+        async with PlayedUpstream() as upstream, line(upstream.upstream) as proxied:
+            client = await proxied.client()
+            piece = event('{"usage":{"completion_tokens":7}}') + event("[DONE]")
+            peer = await begun(client, upstream, STREAM_HEAD + b"%x\r\n%b\r\n" % (len(piece), piece))
+            client.end()
+            await peer.gone()
+            exchange = await proxied.sink.next()
+            assert (exchange.end, exchange.output_tokens) == (End.DONE, 7)
+
+    run(test)
+
+
 def test_an_upstream_that_ends_in_mid_stream_leaves_a_stream_that_is_seen_to_be_cut() -> None:
     async def test() -> None:
         async with PlayedUpstream() as upstream, line(upstream.upstream) as proxied:
