@@ -66,6 +66,7 @@ def test_a_pin_is_the_block_length_of_the_next_request_and_the_text_stays(
     expected = text(httpx.post(f"{vllm_plain.url}{CHAT}", json=body(), timeout=SECONDS).json())
     for length in (BLOCK_LENGTH, 2, 0, BLOCK_LENGTH):
         pin(steered, length)
+        steered.wait_for_decision(rf"-{length}\.PINNED\.", HEADERS)
         answer = ask(steered, HEADERS)
         assert text(answer.json()) == expected
         assert "PINNED" in answer.headers["x-paceline-decision"]

@@ -46,6 +46,21 @@ class RunningSidecar:
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(POLL_SECONDS)
 
+    def wait_for_decision(self, pattern: str, headers: Mapping[str, str] | None = None) -> None:
+        """Until `pattern`, a regular expression, is in the decision of a request with `headers`: what the control
+        process says is in force some milliseconds after it was said. Asks for one token at a time."""
+        with httpx.Client(base_url=self.url, timeout=START_SECONDS) as client:
+            (model, *_) = client.get("/v1/models").json()["data"]
+            message = {"role": "user", "content": "Hello"}
+            body = {"model": model["id"], "messages": [message], "max_tokens": 1}
+            until = time.monotonic() + START_SECONDS
+            while time.monotonic() < until:
+                answer = client.post("/v1/chat/completions", json=body, headers=dict(headers or {}))
+                decision = answer.headers.get("x-paceline-decision")
+                if decision is not None and re.search(pattern, decision):
+                    return
+        raise AssertionError(f"no decision has {pattern!r}: {self.told()}")
+
     def control_process(self) -> int:
         """The id of the control process: the child that is no helper of `multiprocessing`."""
         for children in Path(f"/proc/{self.process.pid}/task").glob("*/children"):  # by the thread that started them
@@ -91,9 +106,10 @@ def start_sidecar(
     ):
         try:
             url, admin_url = (_address(process, output, pattern) for pattern in (_DATA, _ADMIN))
+            sidecar = RunningSidecar(url, admin_url, process, output)
             if mode != "observe":
-                _wait_until_it_decides(url)
-            yield RunningSidecar(url, admin_url, process, output)
+                sidecar.wait_for_decision("")
+            yield sidecar
             process.send_signal(signal.SIGTERM)
             assert process.wait(STOP_SECONDS) == 0, output.read_text(errors="replace")
         finally:
@@ -110,16 +126,3 @@ def _address(process: "subprocess.Popen[bytes]", output: Path, pattern: re.Patte
             process.wait(POLL_SECONDS)
             break
     raise AssertionError(f"the sidecar did not start: {output.read_text(errors='replace')}")
-
-
-def _wait_until_it_decides(url: str) -> None:
-    """Requests pass before the control process has said anything: ask for a token until an answer has a decision."""
-    with httpx.Client(base_url=url, timeout=START_SECONDS) as client:
-        (model, *_) = client.get("/v1/models").json()["data"]
-        message = {"role": "user", "content": "Hello"}
-        body = {"model": model["id"], "messages": [message], "max_tokens": 1}
-        until = time.monotonic() + START_SECONDS
-        while time.monotonic() < until:
-            if "x-paceline-decision" in client.post("/v1/chat/completions", json=body).headers:
-                return
-    raise AssertionError("the sidecar passes requests on, and decides nothing")

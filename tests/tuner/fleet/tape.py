@@ -16,6 +16,7 @@ HEAD = (
     "X-Paceline-Nothing: kept\r\n\r\n"
 )
 """Odd on purpose: what reads and writes a head anew, or sorts it, does not give these bytes again."""
+MARK = b"x-Odd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +38,22 @@ class Tape:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.authority = "{}:{}".format(*self._listener.getsockname()[:2])
         self.url = f"http://{self.authority}"
-        self.sent = bytearray()
-        """What clients sent, all connections together."""
-        self.answered = bytearray()
-        """What the server answered."""
+        self._kept: list[tuple[bytearray, bytearray]] = []
+        """What went to the server and what came back, by connection."""
         self._sockets: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
 
     def rewind(self) -> None:
         """Forget what went by."""
-        self.sent.clear()
-        self.answered.clear()
+        for sent, answered in self._kept:
+            sent.clear()
+            answered.clear()
+
+    def wire(self, mark: bytes) -> Wire:
+        """What went over the one connection whose client sent `mark`; others may ask the server for something too."""
+        (found,) = [Wire(bytes(sent), bytes(answered)) for sent, answered in self._kept if mark in sent]
+        return found
 
     def compare(self, url: str, path: str, body: dict[str, Any]) -> tuple[Wire, Wire]:
         """Send a request to what stands before this tape.
@@ -61,7 +66,8 @@ class Tape:
         content = json.dumps(body, indent=3).encode() + b"\r\n "
         self.rewind()
         answer = _raw(url, _request(urlsplit(url).netloc, path, content))
-        return Wire(bytes(self.sent), answer), Wire(_request(self.authority, path, content), bytes(self.answered))
+        passed = self.wire(MARK)
+        return Wire(passed.request, answer), Wire(_request(self.authority, path, content), passed.answer)
 
     def close(self) -> None:
         # A thread that waits in accept or recv is woken by a shutdown, not by a close.
@@ -82,7 +88,9 @@ class Tape:
                 return
             far = socket.create_connection(self._server)
             self._sockets += [near, far]
-            for source, sink, kept in ((near, far, self.sent), (far, near, self.answered)):
+            sent, answered = bytearray(), bytearray()
+            self._kept.append((sent, answered))
+            for source, sink, kept in ((near, far, sent), (far, near, answered)):
                 thread = threading.Thread(target=self._pass, args=(source, sink, kept))
                 self._threads.append(thread)
                 thread.start()
