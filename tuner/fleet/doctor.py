@@ -230,10 +230,11 @@ def _way(upstream: Upstream) -> tuple[bool, str, str]:
     """How to steer a server that drafts."""
     steered = [lever for lever in Lever if upstream.effect(lever) is Effect.WORKS]
     if steered:
+        ports = " --admin-port 8001 --plugin-port 8002" if Lever.PLUGIN in steered else ""
         return (
             True,
             "Go on: it drafts, and its block length can be steered while it serves.",
-            f"paceline sidecar --upstream {upstream.url} --mode advise",
+            f"paceline sidecar --upstream {upstream.url}{ports} --mode advise",
         )
     if upstream.engine is EngineKind.VLLM:
         return (

@@ -100,7 +100,7 @@ def test_drafting_that_is_slower_on_every_text_is_a_dont() -> None:
 def test_a_vllm_with_the_plug_in_is_a_go() -> None:
     found = examined(StubEngine(EngineKind.VLLM, Honours.IT))
     assert found.upstream.effect(Lever.PLUGIN) is Effect.WORKS
-    assert found.command == f"paceline sidecar --upstream {URL} --mode advise"
+    assert found.command == f"paceline sidecar --upstream {URL} --admin-port 8001 --plugin-port 8002 --mode advise"
     assert len(found.speeds) == 2
 
 
