@@ -118,6 +118,9 @@ async def run_fleet(settings: Settings, options: BenchOptions, console: Console)
                             done = await _round(http, prompts, cell, options.tokens)
                             measured.rounds.setdefault((cell, name), []).append(done)
                             progress.advance(task)
+                    # A run takes half an hour: what is known is told as soon as it is.
+                    rates = ", ".join(f"{measured.rates([cell], name)[-1]:.0f}" for cell in cells)
+                    console.print(f"launch {repeat + 1} of {name}, tokens/s by cell: {rates}", highlight=False)
     except VllmError as error:
         raise LoadError(str(error)) from error
     bars = _bars(measured, cells, list(launches))
