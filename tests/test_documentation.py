@@ -17,7 +17,7 @@ from tuner.api.explain import LADDER, REASON_SENTENCES
 
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", *PAGES)
-LONGEST_README = 170
+LONGEST_README = 176
 """Lines. What is looked up stands in docs/."""
 
 
