@@ -18,6 +18,7 @@ from policies.types import OTHER_ROUTE, PLAIN, Context, Decision, Mode, Reason, 
 from tuner.decider import Decider
 from tuner.fleet.features import needs_plain
 from tuner.fleet.pools.candidates import bare_lanes
+from tuner.fleet.pools.passing import decision_headers, least_loaded_lane
 from tuner.fleet.pools.reading import BYTES_A_TOKEN, language_of, model_of, most_tokens, route_of, usage_edit
 from tuner.fleet.pools.sessions import Home, Sessions
 from tuner.fleet.pools.snapshot import FleetSnapshot, LaneSpeed
@@ -27,8 +28,6 @@ from tuner.snapshot import PolicySnapshot, Throughput
 
 log = logging.getLogger(__name__)
 
-ROOM = 2
-"""A session stays where it was while no more than so many requests above the least loaded are in progress there."""
 ARGUMENTS = "vllm_xargs"
 """Member of a body of which vLLM hands the members on to its scheduler."""
 _STEERED = (Mode.AUTO, Mode.CANARY)
@@ -94,9 +93,9 @@ class PluginChooser:
         steered = [one for one in bare if one.lane.upstream in snapshot.upstreams]
         home = self._sessions.home(asked.session)
         if mode not in _STEERED and mode is not Mode.OFF:
-            lane = _least_loaded(bare, asked, home)
+            lane = least_loaded_lane(bare, asked, home)
             return self._sent(asked, lane, None, mode)
-        lane = _least_loaded(steered or bare, asked, home)
+        lane = least_loaded_lane(steered or bare, asked, home)
         features = _features(asked)
         load = asked.in_flight[lane.lane.upstream] + 1
         decision = self._decider.decide(
@@ -106,7 +105,7 @@ class PluginChooser:
         if trouble is not None:
             plain = [one for one in bare if not one.launched_speculating and one.lane.plain]
             if plain:
-                lane = _least_loaded(plain, asked, home)
+                lane = least_loaded_lane(plain, asked, home)
             if plain or trouble.plugin:
                 decision = _without_drafts(decision)
         return self._sent(asked, lane, decision, mode)
@@ -128,7 +127,7 @@ class PluginChooser:
             decision=decision,
             edits=tuple(edits) if usage is None else (*edits, usage),
             strip_usage=usage is not None,
-            answer_headers=() if decision is None else _headers(decision, lane.lane.name, asked.debug),
+            answer_headers=() if decision is None else decision_headers(decision, lane.lane.name, asked.debug),
             request_key=self._last_key,
         )
 
@@ -155,27 +154,4 @@ def _features(asked: Asked) -> RequestFeatures:
         max_tokens=round(most_tokens(body) or 0),
         opt_out=opt_out,
         structured=body.get("response_format") is not None or body.get("structured_outputs") is not None,
-    )
-
-
-def _least_loaded(lanes: list[LaneSpeed], asked: Asked, home: Home | None) -> LaneSpeed:
-    least = min(lanes, key=lambda one: asked.in_flight[one.lane.upstream])
-    own = next((one for one in lanes if home is not None and one.lane.upstream == home.upstream), None)
-    if own is not None and asked.in_flight[own.lane.upstream] <= asked.in_flight[least.lane.upstream] + ROOM:
-        return own
-    return least
-
-
-def _headers(decision: Decision, lane: str, debug: bool) -> tuple[tuple[str, str], ...]:
-    told = (("x-paceline-decision", decision.decision_id), ("x-paceline-policy", str(decision.policy_version)))
-    if not debug:
-        return told
-    return (
-        *told,
-        ("x-paceline-reason", decision.reason.value),
-        ("x-paceline-drafter", decision.drafter),
-        ("x-paceline-cap", str(decision.cap)),
-        ("x-paceline-language", decision.context.language),
-        ("x-paceline-route", decision.context.route),
-        ("x-paceline-lane", lane),
     )
