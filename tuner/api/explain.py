@@ -34,7 +34,7 @@ REASON_SENTENCES = {
     Reason.GUARDRAIL_MEMORY: "A guardrail on memory tripped.",
     Reason.CLIENT_OPT_OUT: "The client asked for no speculation.",
     Reason.FREEZE: "An operator froze the policy as it was.",
-    Reason.SWITCHBACK: "A switchback window runs the whole engine plain, to measure the baseline.",
+    Reason.SWITCHBACK: "Held plain to measure the baseline: the whole engine in a window, or in a fleet this session.",
     Reason.EXPLORE: "Too little is known here yet, so speculation is tried and watched.",
     Reason.CANARY: "The request was drawn for the share that tries the learned policy.",
     Reason.LEARNED: "Learned from the acceptance and the cost that were measured here.",
