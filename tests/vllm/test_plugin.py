@@ -25,7 +25,10 @@ from tuner.fleet.vllm.replica import Replica
 from tuner.fleet.vllm.telemetry import TelemetryServer
 from tuner.fleet.vllm.writing import write_plugin
 
-REPEAT = "Repeat: " + "one two three four five six seven " * 2 + "one two three"
+REPEAT = "Repeat: " + "one two three four five six seven " * 6 + "one two three"
+LONG = 128
+"""Tokens of a text in which orders change. After some hundred a pass of six rows and six passes of one come to different
+texts in vLLM, with the plug-in and without: where two tokens are nearly as likely, the shape of the pass decides."""
 STORY = "Once upon a time, a dragon who lived in a small town by the sea went out to buy some bread."
 LENGTH = 48
 SECONDS = 120.0
@@ -187,12 +190,12 @@ def test_each_request_of_a_batch_has_its_own_block_length_and_the_same_text(vllm
 
 
 def test_orders_change_what_is_verified_while_a_request_runs_and_not_its_text(vllm: Steered) -> None:
-    plain = vllm.ask(REPEAT, {LENGTH_ARGUMENT: 0}, max_tokens=600)
+    plain = vllm.ask(REPEAT, {LENGTH_ARGUMENT: 0}, max_tokens=LONG)
     cheap, dear = (learned(version, seconds, vllm.drafter) for version, seconds in ((10, 1e-5), (11, 1.0)))
     vllm.obey(cheap)
     key, arguments = vllm.word(5, forced=False)
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(vllm.ask, REPEAT, arguments, max_tokens=600)
+        answer = pool.submit(vllm.ask, REPEAT, arguments, max_tokens=LONG)
         until(lambda: any(one.request_key == key and one.verified for one in _sequences(vllm)))
         vllm.publisher.publish(dear)
         until(lambda: any(cycle.policy_version == 11 for cycle in vllm.sink.cycles) or answer.done())
@@ -224,11 +227,11 @@ def test_orders_change_what_is_verified_while_a_request_runs_and_not_its_text(vl
 def test_what_is_switched_off_is_off_from_the_step_that_sees_it_on(
     vllm: Steered, version: int, stopped: dict[str, Any]
 ) -> None:
-    plain = vllm.ask(REPEAT, {LENGTH_ARGUMENT: 0}, max_tokens=600)
+    plain = vllm.ask(REPEAT, {LENGTH_ARGUMENT: 0}, max_tokens=LONG)
     vllm.obey(learned(version * 10, 1e-5, vllm.drafter))
     key, arguments = vllm.word(5)
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(vllm.ask, REPEAT, arguments, max_tokens=600)
+        answer = pool.submit(vllm.ask, REPEAT, arguments, max_tokens=LONG)
         until(lambda: any(one.request_key == key and one.verified for one in _sequences(vllm)))
         vllm.publisher.publish(learned(version, 1e-5, vllm.drafter, **stopped))
         assert answer.result() == plain
@@ -245,16 +248,6 @@ def test_a_context_that_is_off_goes_on_being_compared_with_what_comes(vllm: Stee
     assert set(vllm.verified(key)) == {0}
     shadows = [one for cycle in vllm.sink.cycles for one in cycle.shadows if one.request_key == key]
     assert max(one.matched for one in shadows) == 5
-
-
-def test_a_seeded_text_is_the_same_again_with_the_same_block_length(vllm: Steered) -> None:
-    """And another with another one: vLLM's rejection sampling draws other numbers with drafts than without."""
-    vllm.obey(learned(40, 1e-5, vllm.drafter))
-    texts = {
-        cap: {vllm.ask(STORY, vllm.word(cap)[1], temperature=0.8, seed=7) for _ in range(2)}
-        for cap in (0, BLOCK_LENGTH)
-    }
-    assert [len(each) for each in texts.values()] == [1, 1]
 
 
 def test_a_calibration_is_measured_in_passing_and_is_in_no_statistics(vllm: Steered) -> None:
