@@ -27,8 +27,7 @@ from tuner.fleet.vllm.writing import write_plugin
 
 REPEAT = "Repeat: " + "one two three four five six seven " * 6 + "one two three"
 LONG = 128
-"""Tokens of a text in which orders change. After some hundred a pass of six rows and six passes of one come to different
-texts in vLLM, with the plug-in and without: where two tokens are nearly as likely, the shape of the pass decides."""
+"""Tokens of a text in which orders change."""
 STORY = "Once upon a time, a dragon who lived in a small town by the sea went out to buy some bread."
 LENGTH = 48
 SECONDS = 120.0
