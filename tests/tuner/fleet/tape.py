@@ -13,7 +13,7 @@ CHUNK = 65536
 SECONDS = 120.0
 HEAD = (
     "POST {path} HTTP/1.1\r\nx-Odd:  spaced \r\nHOST: {host}\r\nconnection: close\r\nCONTENT-length: {length}\r\n"
-    "X-Paceline-Nothing: kept\r\n\r\n"
+    "content-Type: application/json\r\nX-Paceline-Nothing: kept\r\n\r\n"
 )
 """Odd on purpose: what reads and writes a head anew, or sorts it, does not give these bytes again."""
 MARK = b"x-Odd"
