@@ -1,6 +1,8 @@
 """The plug-in in a real vLLM: block lengths change live and per request, and the text does not."""
 
 import asyncio
+import os
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -150,8 +152,7 @@ def steered(folder: Path, environment: Path, model: Path, launch: VllmLaunch, dr
     publisher = Publisher(orders)
     publisher.start()
     try:
-        plugged = launch.with_plugin(folder, f"127.0.0.1:{port}", str(orders), asynchronous=drafter != "ngram")
-        with running_vllm(environment, model, plugged) as server:
+        with running_vllm(environment, model, launch.with_plugin(folder, f"127.0.0.1:{port}", str(orders))) as server:
             until(lambda: len(telemetry.replicas) == 1)
             yield Steered(server, drafter, publisher, telemetry, sink, loop)
     finally:
@@ -274,12 +275,26 @@ def test_requests_are_served_when_nobody_publishes_or_listens_any_more(vllm: Ste
     assert vllm.counters()[0] > before
 
 
-def test_a_draft_model_under_asynchronous_scheduling_has_block_lengths_by_request(
+def test_under_asynchronous_scheduling_each_request_has_its_own_block_length_and_the_same_text(
     vllm_folder: Path, default_model: Path, tmp_path: Path
 ) -> None:
+    write_plugin(tmp_path)
+    done = subprocess.run(
+        [vllm_folder / "bin" / "python", Path(__file__).with_name("asynchronous_steps.py"), default_model],
+        cwd=tmp_path,
+        env={"PATH": os.defpath, "PYTHONPATH": str(tmp_path), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_a_draft_model_has_block_lengths_by_request(vllm_folder: Path, default_model: Path, tmp_path: Path) -> None:
     method = "draft_model"
     speculative = {"method": method, "model": str(default_model), "num_speculative_tokens": 4}
-    launch = VllmLaunch(speculative)
+    launch = VllmLaunch(speculative, arguments=("--enforce-eager",))  # compiling two models takes minutes
     with steered(tmp_path, vllm_folder, default_model, launch, method) as vllm:
         assert (vllm.replica.hello.drafter, vllm.replica.hello.block_length) == (method, 4)
         vllm.ask(STORY)

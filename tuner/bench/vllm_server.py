@@ -57,20 +57,15 @@ class VllmLaunch:
             parts += ["--speculative-config", json.dumps(self.speculative)]
         return parts
 
-    def with_plugin(
-        self, folder: Path, reports: str, orders: str | None = None, *, asynchronous: bool = False
-    ) -> "VllmLaunch":
+    def with_plugin(self, folder: Path, reports: str, orders: str | None = None) -> "VllmLaunch":
         """The same with Paceline's plug-in.
 
         Args:
             folder: into which `paceline plugin vllm` wrote it.
             reports: ``HOST:PORT`` that takes its reports.
             orders: URL or file of its orders; without them it speculates as it was launched to.
-            asynchronous: whether vLLM schedules asynchronously, which it does not for n-grams.
         """
-        name = "AsyncPolicyScheduler" if asynchronous else "PolicyScheduler"
-        switch = "--async-scheduling" if asynchronous else "--no-async-scheduling"
-        arguments = ("--scheduler-cls", f"paceline_vllm.{name}", switch)
+        arguments = ("--scheduler-cls", "paceline_vllm.PolicyScheduler", "--no-async-scheduling")
         variables = [("PACELINE_TELEMETRY", reports)]
         if orders is not None:
             variables.append(("PACELINE_POLICY", orders))

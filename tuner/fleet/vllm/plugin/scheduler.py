@@ -14,7 +14,7 @@ class PolicyScheduler(Steered, Scheduler):
 
 
 class AsyncPolicyScheduler(Steered, AsyncScheduler):
-    """For drafters under asynchronous scheduling, such as ``draft_model``, ``eagle3`` and ``mtp``."""
+    """For drafters under asynchronous scheduling, such as ``draft_model``, ``eagle3`` and ``mtp`` on a GPU."""
 
     asynchronous = True
     vllm_version = vllm.__version__
