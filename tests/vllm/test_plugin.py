@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from policies.cycle_policy import INITIAL_CYCLE_POLICY, CyclePolicy, Outlook, PassCost, Survival, Window
-from policies.stats import CycleStats, FinishReason, RequestStats
+from policies.stats import CycleStats, FinishReason, RequestStats, SequenceStats
 from policies.types import Context, Decision, Reason
 from tests.vllm.launches import BLOCK_LENGTH
 from tuner.bench.vllm_server import MODEL_NAME, VllmLaunch, VllmServer, ngram_launch, running_vllm
@@ -100,9 +100,14 @@ class Steered:
         until(lambda: any(one.request_key == key for one in self.sink.requests))
         return next(one for one in self.sink.requests if one.request_key == key)
 
+    def of(self, keys: list[int]) -> list[SequenceStats]:
+        """What requests did, in every cycle, once they have ended."""
+        for key in keys:
+            self.ended(key)
+        return [one for cycle in self.sink.cycles for one in cycle.sequences if one.request_key in keys]
+
     def verified(self, key: int) -> list[int]:
-        self.ended(key)
-        return [one.verified for cycle in self.sink.cycles for one in cycle.sequences if one.request_key == key]
+        return [one.verified for one in self.of([key])]
 
     def obey(self, policy: CyclePolicy | None) -> None:
         """Publish, and wait until the plug-in says that it is in force."""
@@ -173,16 +178,14 @@ def vllm(vllm_folder: Path, default_model: Path, tmp_path_factory: pytest.TempPa
 def test_each_request_of_a_batch_has_its_own_block_length_and_the_same_text(vllm: Steered) -> None:
     vllm.ask(REPEAT)  # kernels are made at the first request
     before = vllm.counters()
-    first = len(vllm.sink.cycles)
     words = [vllm.word(cap) for cap in (5, 2, 0)]
     with ThreadPoolExecutor(4) as pool:
         texts = list(pool.map(lambda arguments: vllm.ask(REPEAT, arguments), [each for _, each in words]))
         texts.append(vllm.ask(REPEAT, {LENGTH_ARGUMENT: 0}))
     assert len(set(texts)) == 1
     assert [max(vllm.verified(key)) for key, _ in words] == [5, 2, 0]
-    until(lambda: len(vllm.sink.requests) >= 5)
     drafted, accepted = (now - then for now, then in zip(vllm.counters(), before, strict=True))
-    counted = [one for cycle in vllm.sink.cycles[first:] for one in cycle.sequences]
+    counted = vllm.of([key for key, _ in words])
     assert (sum(one.verified for one in counted), sum(one.accepted for one in counted)) == (drafted, accepted)
     ended = vllm.ended(words[0][0])
     assert (ended.output_tokens, ended.finish, ended.looped) == (LENGTH, FinishReason.LENGTH, False)
@@ -298,13 +301,13 @@ def test_a_draft_model_has_block_lengths_by_request(vllm_folder: Path, default_m
     with steered(tmp_path, vllm_folder, default_model, launch, method) as vllm:
         assert (vllm.replica.hello.drafter, vllm.replica.hello.block_length) == (method, 4)
         vllm.ask(STORY)
-        first, before = len(vllm.sink.cycles), vllm.counters()
+        before = vllm.counters()
         words = [vllm.word(cap) for cap in (4, 2, 0)]
         with ThreadPoolExecutor(3) as pool:
             texts = list(pool.map(lambda arguments: vllm.ask(STORY, arguments), [each for _, each in words]))
         assert len(set(texts)) == 1
         assert [max(vllm.verified(key)) for key, _ in words] == [4, 2, 0]
-        counted = [one for cycle in vllm.sink.cycles[first:] for one in cycle.sequences]
+        counted = vllm.of([key for key, _ in words])
         drafted, accepted = (now - then for now, then in zip(vllm.counters(), before, strict=True))
         assert (sum(one.verified for one in counted), sum(one.accepted for one in counted)) == (drafted, accepted)
         # A model that drafts for itself is kept, but where a row's place in the pass decides between two equal tokens.
