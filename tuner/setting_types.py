@@ -2,7 +2,17 @@
 
 from typing import Annotated, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    StringConstraints,
+    ValidationInfo,
+    field_validator,
+)
 
 from policies.types import MAX_BLOCK_LENGTH, Mode
 
@@ -19,8 +29,34 @@ def mode_name(value: object) -> object:
     return Mode.OFF if value is False else value
 
 
+def goes_in_a_header(text: str) -> bool:
+    """Whether a header takes `text` as it stands: printable ASCII, without a space at either end."""
+    return text.isascii() and text.isprintable() and text == text.strip()
+
+
+def _key(value: SecretStr) -> SecretStr:
+    secret = value.get_secret_value()
+    if not secret:
+        raise ValueError("give one, or leave the key out")
+    if not goes_in_a_header(secret):
+        raise ValueError(
+            "it has characters that no header takes: give printable ASCII, without a space or a new line at its end"
+        )
+    return value
+
+
+def _header_text(value: str) -> str:
+    if not goes_in_a_header(value):
+        raise ValueError("give printable ASCII without a space at either end, since it stands in headers")
+    return value
+
+
+Key = Annotated[SecretStr, AfterValidator(_key)]
+"""A secret that goes into a header."""
 Text = Annotated[str, StringConstraints(min_length=1)]
 DrafterName = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+DrafterLabel = Annotated[DrafterName, AfterValidator(_header_text)]
+"""A name that an operator makes up for a drafter; an answer tells it in a header."""
 Drafters = Annotated[tuple[DrafterName, ...], BeforeValidator(parted), Field(min_length=1, max_length=16)]
 RouteMode = Annotated[Mode, BeforeValidator(mode_name)]
 RouteName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]

@@ -14,7 +14,6 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     Field,
-    SecretStr,
     field_validator,
     model_validator,
 )
@@ -24,7 +23,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from policies.quoting import listed
 from policies.types import PLAIN, Mode
 from tuner.fleet.settings import AliasSettings, FleetSettings, UpstreamSettings
-from tuner.setting_types import BlockLength, DrafterName, Drafters, Group, Port, RouteMode, RouteName, Text, parted
+from tuner.setting_types import BlockLength, DrafterName, Drafters, Group, Key, Port, RouteMode, RouteName, Text, parted
 
 ENV_PREFIX = "PACELINE_"
 AUTO = "auto"
@@ -175,13 +174,11 @@ class AdminSettings(Group):
     """Address of the admin API; any but a loopback address needs a token."""
     port: Port = 8001
     """Its port; 0 takes a free one."""
-    token: SecretStr | None = None
+    token: Key | None = None
     """Bearer token that /api/v1 asks for."""
 
     @model_validator(mode="after")
     def _token_unless_loopback(self) -> Self:
-        if self.token is not None and not self.token.get_secret_value():
-            raise ValueError("token is empty: give one, or leave the key out")
         if self.token is None and not is_loopback(self.host):
             raise ValueError(
                 f"host is {self.host!r}, which others can reach, and there is no token: set admin.token, or set "

@@ -35,6 +35,9 @@ OTHER_VARIABLES = {
 _LIKENESS = 0.75
 """Of a name that is suggested for an unknown one: a slip of the pen or two, and not another word."""
 
+_SECRETS = ("token", "api_key")
+"""Keys whose values no message shows."""
+
 DEFAULT_ORIGIN = "default"
 COMMAND_LINE = "the command line"
 
@@ -179,7 +182,8 @@ def _sentence(fault: ErrorDetails, origins: dict[str, str]) -> str:
     kind, context = fault["type"], fault.get("ctx", {})
     if not path:  # a fault between two groups, whose sentence names both keys
         return f"{context['error']}{_origins_of(str(context['error']), '', origins)}."
-    name = ".".join(path)
+    name = ".".join(path[:-1] if path[-1] == "[key]" else path)
+    name = name if name.isprintable() else repr(name)[1:-1]
     if isinstance(fault["input"], Mapping) and kind == "value_error":  # a fault between keys of one group
         return f"{name}.{context['error']}{_origins_of(str(context['error']), f'{name}.', origins)}."
     came_from = next(
@@ -191,18 +195,26 @@ def _sentence(fault: ErrorDetails, origins: dict[str, str]) -> str:
         return f"{name} is no setting{came_from}: {_closest(generic, known)}"
     if kind in ("model_type", "dict_type"):
         remedy = "give keys, one a line below it"
-    elif path[-1] == "[key]":
-        name = ".".join(path[:-1])
+    elif path[-1] == "[key]" and kind != "value_error":
         remedy = "a name has small letters, digits, - and _, and at most 64 of them"
     elif kind == "value_error":
         remedy = str(context["error"])
     else:
         remedy = fault["msg"].partition(", unable")[0].replace("Input should", "it should")
-    shown = "**********" if path[-1] == "token" else repr(fault["input"])
-    if name == "database.url":
-        shown = without_password(shown)
+    shown = _shown(path[-1], fault["input"], kind)
     verb = "is" if len(path) == len(fault["loc"]) else "has"
     return f"{name} {verb} {shown}{came_from}: {remedy}."
+
+
+def _shown(key: str, value: Any, kind: str) -> str:
+    """The `value` of a key as a message shows it: without a secret, however deep in it one may stand."""
+    if key in _SECRETS:
+        return "empty" if value == "" else "**********"
+    text = without_password(repr(value)) if key == "url" else repr(value)
+    if kind in ("model_type", "dict_type") or isinstance(value, Mapping | list | tuple):
+        # What was meant to be a group, or to hold one: nobody knows where its secrets end.
+        return "not shown, since a secret may be in it" if any(one in text for one in _SECRETS) else text
+    return text
 
 
 def _generic(path: list[str]) -> str:

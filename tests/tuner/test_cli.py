@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
@@ -436,7 +437,7 @@ def test_on_for_all_names_the_routes_that_are_still_off(admin: Admin) -> None:
         (("explain", "--decision", ""), 2, "is empty or dots alone: give its name."),
         (("off", "chat", "--reason", "\udcff"), 2, "holds bytes that cannot be sent"),
         (("unpin", "\udcff", "-l", "da"), 2, "holds bytes that cannot be sent"),
-        (("status", "--token", "t\u00f6ken"), 2, "a token in ASCII"),
+        (("status", "--token", "t\u00f6ken"), 2, "The token has characters that no header takes"),
         (("explain", "nowhere", "-l", "da"), 2, "Route 'nowhere' is not configured; the routes are chat"),
         (("off", "chat", "--reason", "x", "--for", "soon"), 2, "'soon' is not a duration above zero: write 90s"),
         (("unpin", "chat", "-l", "Danish"), 2, "'Danish' is no language: write a subtag such as da"),
@@ -468,7 +469,7 @@ def test_without_a_server_the_remedy_is_named(nothing_listens: str) -> None:
     result = run("status", "--server", nothing_listens)
     assert result.exit_code == 1
     assert result.stderr.startswith(f"No admin API answers at {nothing_listens} (")
-    assert result.stderr.strip().endswith("start `paceline serve`, or give --server URL.")
+    assert result.stderr.strip().endswith("start `paceline serve` or `paceline sidecar`, or give --server URL.")
 
 
 def test_a_server_that_takes_too_long_is_not_an_absent_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -492,6 +493,41 @@ def test_another_kind_of_server_is_recognised(admin: Admin) -> None:
     result = run("status", "--server", f"{admin.url}/elsewhere")
     assert result.exit_code != 0
     assert result.stderr.count("\n") == 1
+
+
+class _Elsewhere(BaseHTTPRequestHandler):
+    """An API of somebody else, whose errors have a ``detail`` too."""
+
+    def do_GET(self) -> None:
+        body = b'{"detail":"Not Found"}'
+        self.send_response(404)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("command", [("status",), ("export", "--engine", "vllm")])
+def test_somebody_elses_api_is_told_from_ours(command: tuple[str, ...]) -> None:
+    with HTTPServer(("127.0.0.1", 0), _Elsewhere) as server:
+        answering = threading.Thread(target=server.handle_request)
+        answering.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        result = run(*command, "--server", url)
+        answering.join()
+    told = f"{url} answered 404 and is no admin API: give --server the admin port's URL.\n"
+    assert (result.exit_code, result.stderr) == (1, told)
+
+
+@pytest.mark.parametrize("token", ["hunter2\r\nX: y", "hunter2\n", "hunter2 ö"])
+def test_a_token_that_no_header_takes_is_refused_and_not_shown(token: str) -> None:
+    result = run("status", "--server", "http://127.0.0.1:9", "--token", token)
+    assert result.exit_code == 2
+    assert "no header takes" in result.stderr
+    assert "hunter2" not in result.output
 
 
 def test_the_admin_token_is_sent(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def test_a_variable_changes_a_route_whose_name_has_a_hyphen(monkeypatch: pytest.
         ("routes: {chat: {default_arm: {drafter: ngram}}}", r"default_arm\.drafter is 'ngram' and block_length is 0"),
         ("routes: {Chat Room: {}}", r"routes\.Chat Room is 'Chat Room'.*small letters"),
         ("admin: {host: 0.0.0.0}", r"admin\.host is '0\.0\.0\.0', which others can reach, and there is no token: set"),
-        ("admin: {token: ''}", r"admin\.token is empty: give one"),
+        ("admin: {token: ''}", r"admin\.token is empty \(from .*\): give one"),
         ("database: {url: ''}", r"database\.url is '' .*at least 1 character"),
         ("tuner: {switchback_share_floor: 0.3}", r"tuner\.switchback_share_floor is 0\.3, above"),
         ("engine: {slots: true}", r"^engine\.slots is True \(from .*\): give a number\.$"),
@@ -321,6 +321,53 @@ def test_a_secret_is_never_shown(write: Write, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(SettingsError, match=r"admin\.token is \*+ ") as caught:
         load_settings(write("admin: {token: [hunter2]}"))
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "fleet: {upstreams: {a: {url: 'http://h', api_key: \"hunter2\\r\\nX: y\"}}}",
+        "fleet: {upstreams: {a: {url: 'http://h', api_key: \"hunter2\\n\"}}}",
+        "fleet: {upstreams: {a: {url: 'http://h', api_key: hunter2 schlüssel}}}",
+        "fleet: {upstreams: {a: {url: 'http://h', api_key: [hunter2]}}}",
+        "fleet: {upstreams: [{url: 'http://h', api_key: hunter2}]}",
+        "fleet: {upstreams: {a: [{api_key: hunter2}]}}",
+        "fleet: {upstreams: {a: 'api_key: hunter2'}}",
+        "fleet: {upstreams: {a: {url: {api_key: hunter2}}}}",
+        "fleet: {upstreams: {a: {url: 'http://me:hunter2@h'}}}",
+        'admin: {token: "hunter2\\n"}',
+        "admin: [token, hunter2]",
+    ],
+)
+def test_a_key_that_cannot_be_used_is_refused_and_not_shown(write: Write, text: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(write(text))
+    (line,) = str(caught.value).splitlines()
+    assert "hunter2" not in line
+    assert ": give " in line or "it should be a valid string" in line
+
+
+@pytest.mark.parametrize(
+    "url", ["http://", "http://höst:1", "http://h/a b", 'http://h"', "http://h/\r\nX: y", "http://h?q", "ftp://h"]
+)
+def test_an_upstreams_url_is_one_that_a_request_line_takes(url: str) -> None:
+    with pytest.raises(SettingsError, match=r"fleet\.upstreams\.a\.url is .*: give http://HOST:PORT or https://HOST"):
+        load_settings(overrides={"fleet": {"upstreams": {"a": {"url": url}}}})
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"drafter": "übel"}, r"fleet\.upstreams\.a\.drafter is 'übel' .*: give printable ASCII"),
+        ({"drafter": "a\r\nX: y"}, r"fleet\.upstreams\.a\.drafter is .*: give printable ASCII"),
+        ({"aliases": {"m": {"drafter": " a"}}}, r"aliases\.m\.drafter is ' a' .*: give printable ASCII"),
+        ({"aliases": {"m\nn": {}}}, r"fleet\.upstreams\.a\.aliases\.m\\nn is .*: a model's name has printable"),
+    ],
+)
+def test_names_that_headers_tell_are_plain_text(given: dict[str, object], sentence: str) -> None:
+    with pytest.raises(SettingsError, match=sentence) as caught:
+        load_settings(overrides={"fleet": {"upstreams": {"a": {"url": "http://h", **given}}}})
+    assert str(caught.value).isprintable()
 
 
 def test_the_table_has_every_setting_once_with_a_sentence_of_help() -> None:

@@ -9,10 +9,13 @@ from urllib.parse import quote
 import httpx
 
 from tuner.cli.failures import ERROR, USAGE, CommandError
+from tuner.setting_types import goes_in_a_header
 
 TIMEOUT_SECONDS = 10.0
 LOAD_TIMEOUT_SECONDS = 300.0
 """For what reads weights from a disk."""
+_PROBLEM = "application/problem+json"
+"""What the admin API's errors are (`tuner.api.problems`); others' have a ``detail`` too, which says nothing to do."""
 USAGE_STATUSES = (400, 404, 409, 422)
 """Answers that mean that the command asked for something that cannot be."""
 
@@ -22,6 +25,10 @@ class AdminClient:
 
     def __init__(self, server: str, token: str | None) -> None:
         """`server` is the admin port's URL, `token` that of the setting admin.token."""
+        if token and not goes_in_a_header(token):  # httpx would quote it in its error
+            raise CommandError(
+                "The token has characters that no header takes: give the setting admin.token as it is.", USAGE
+            )
         headers = {"x-paceline-actor": _actor()}
         if token:
             headers["authorization"] = f"Bearer {token}"
@@ -65,11 +72,12 @@ class AdminClient:
             ) from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise CommandError(
-                f"No admin API answers at {self._server} ({error}): start `paceline serve`, or give --server URL."
+                f"No admin API answers at {self._server} ({error}): start `paceline serve` or `paceline sidecar`, "
+                "or give --server URL."
             ) from error
         except UnicodeError as error:
             raise CommandError(
-                "An argument or the token holds bytes that cannot be sent: write arguments in UTF-8, a token in ASCII.",
+                "An argument holds bytes that cannot be sent: write arguments in UTF-8.",
                 USAGE,
             ) from error
         try:
@@ -78,7 +86,8 @@ class AdminClient:
             answer = None
         if isinstance(answer, dict) and response.is_success:
             return answer
-        if isinstance(answer, dict) and isinstance(answer.get("detail"), str):
+        problem = response.headers.get("content-type", "").startswith(_PROBLEM)
+        if problem and isinstance(answer, dict) and isinstance(answer.get("detail"), str):
             raise CommandError(answer["detail"], USAGE if response.status_code in USAGE_STATUSES else ERROR)
         raise CommandError(
             f"{self._server} answered {response.status_code} and is no admin API: give --server the admin port's URL."

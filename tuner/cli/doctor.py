@@ -8,11 +8,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from policies.database_url import without_password
 from tuner.cli.failures import USAGE, CommandError
 from tuner.cli.output import Format, Output, make_console, print_data, print_paragraph, print_table
 from tuner.fleet.doctor import DOCTOR_SECONDS, Verdict, examine
 from tuner.fleet.engines.fetching import FetchError
+from tuner.fleet.settings import server_url
 from tuner.fleet.types import EngineKind
+from tuner.setting_types import goes_in_a_header
 from tuner.wording import counted
 
 NEGATIVE_VERDICT = 3
@@ -32,9 +35,11 @@ def doctor(
     It sends a handful of tiny requests marked paceline-probe, changes nothing, needs no configuration and takes under
     10 seconds. The exit code is 0 where the advice is to go on, 3 where it is not to, 1 where nothing answers.
     """
-    if not url.startswith(("http://", "https://")):
-        raise CommandError(f"--url is {url!r}: give http://HOST:PORT or https://HOST.", USAGE)
-    if key is not None and not (key.isascii() and key.isprintable()):
+    try:
+        server_url(url)
+    except ValueError as error:
+        raise CommandError(f"--url is {without_password(repr(url))}: {error}.", USAGE) from error
+    if key is not None and not goes_in_a_header(key):
         raise CommandError("--key has characters that no header takes: give the key as the server was given it.", USAGE)
     try:
         found = asyncio.run(examine(url, key=key, seconds=DOCTOR_SECONDS))

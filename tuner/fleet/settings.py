@@ -1,12 +1,38 @@
 """The configuration's group ``fleet``: the upstreams of `paceline sidecar`, and how they are spoken to."""
 
+import re
 from typing import Annotated, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from policies.types import PLAIN, Mode
-from tuner.setting_types import BlockLength, DrafterName, Group, Port, RouteMode, RouteName, Text
+from tuner.setting_types import BlockLength, DrafterLabel, Group, Key, Port, RouteMode, RouteName, Text
+
+_URL = re.compile(r"[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]+")
+"""The characters of a URL (RFC 3986, section 2): others would break the line or the header that it stands in."""
+
+
+def server_url(value: str) -> str:
+    """The URL of a server, without a slash or ``/v1`` at its end.
+
+    Raises:
+        ValueError: it is none; the text is the remedy.
+    """
+    try:
+        parts = urlsplit(value)
+        good = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
+    except ValueError:
+        good = False
+    if not good or not _URL.fullmatch(value) or parts.query or parts.fragment or "@" in parts.netloc:
+        raise ValueError("give http://HOST:PORT or https://HOST in ASCII, without spaces, a query or a user")
+    return value.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def _model(value: str) -> str:
+    if not value.isprintable():
+        raise ValueError("a model's name has printable characters only")
+    return value
 
 
 def _together(drafter: str, block_length: int) -> None:
@@ -20,7 +46,7 @@ def _together(drafter: str, block_length: int) -> None:
 class AliasSettings(Group):
     """A model of a router that differs from its others in speculation only."""
 
-    drafter: DrafterName = PLAIN
+    drafter: DrafterLabel = PLAIN
     """What it drafts with, by the name that pins and policies shall have for it; none: it decodes plain."""
     block_length: BlockLength = 0
     """The most tokens that it proposes in a cycle."""
@@ -34,30 +60,18 @@ class AliasSettings(Group):
 class UpstreamSettings(Group):
     """One upstream."""
 
-    url: Text
+    url: Annotated[Text, AfterValidator(server_url)]
     """Where it answers, without /v1, such as http://127.0.0.1:8080."""
-    drafter: DrafterName | None = None
+    drafter: DrafterLabel | None = None
     """What it was launched to draft with, by the name that pins and policies shall have for it; none: it decodes plain.
     Without it probing finds out whether it drafts."""
     block_length: BlockLength | None = None
     """The most tokens that it was launched to propose in a cycle; without it what its metrics tell."""
 
-    api_key: SecretStr | None = None
+    api_key: Key | None = None
     """Bearer token for what Paceline itself asks of it; clients' requests keep their own."""
-    aliases: dict[Text, AliasSettings] = Field(default_factory=dict)
+    aliases: dict[Annotated[Text, AfterValidator(_model)], AliasSettings] = Field(default_factory=dict)
     """By model, those of a llama.cpp router that are the same model with other settings of speculation."""
-
-    @field_validator("url")
-    @classmethod
-    def _is_a_server(cls, value: str) -> str:
-        try:
-            parts = urlsplit(value)
-            good = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
-        except ValueError:
-            good = False
-        if not good or parts.query or parts.fragment or parts.username:
-            raise ValueError("give http://HOST:PORT or https://HOST, without a query or a user")
-        return value.rstrip("/").removesuffix("/v1")
 
     @model_validator(mode="after")
     def _drafter_with_length(self) -> Self:

@@ -69,14 +69,14 @@ def test_a_server_that_is_gone_is_one_sentence_and_exit_1(default_gguf: Any) -> 
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host", ""])
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host", "", "http://", "http://höst", "http://h/a b"])
 def test_what_is_no_url_is_a_usage_error(url: str) -> None:
     code, said = run("--url", url)
     assert code == 2
     assert "give http://HOST:PORT" in said
 
 
-@pytest.mark.parametrize("key", ["schlüssel", "two\nlines"])
+@pytest.mark.parametrize("key", ["schlüssel", "two\nlines", "one "])
 def test_a_key_that_no_header_takes_is_a_usage_error(key: str) -> None:
     code, said = run("--url", URL, "--key", key)
     assert code == 2

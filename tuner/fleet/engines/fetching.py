@@ -81,5 +81,7 @@ async def fetch(
             return Fetched(answer.status_code, dict(answer.headers), bytes(received))
     except (TimeoutError, httpx.TimeoutException):
         raise FetchError(f"{where} did not answer within {seconds:g} seconds.") from None
+    except httpx.LocalProtocolError:  # its text quotes headers, and a key is one
+        raise FetchError(f"{where} could not be asked: its address or key is not one that HTTP takes.") from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise FetchError(f"{where} could not be read: {shown(str(error) or type(error).__name__)}.") from error
