@@ -107,3 +107,16 @@ def test_an_engine_that_is_not_known_is_refused_by_name() -> None:
     result = run("export", "--engine", "tgi")
     assert result.exit_code == 2
     assert "tgi" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "example"),
+    [("vllm", "banana", "0.32.0"), ("vllm", "b10573", "0.32.0"), ("llama-server", "0.32.0", "b10573")],
+)
+def test_a_version_that_is_none_of_that_engine_is_refused(engine: str, version: str, example: str) -> None:
+    result = run("export", "--engine", engine, "--engine-version", version)
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f'--engine-version is "{version}", which is no version of {engine}: give it as the engine tells it, such as '
+        f"{example}, or leave it out.\n"
+    )

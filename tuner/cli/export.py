@@ -7,15 +7,19 @@ from typing import Annotated, Any
 import typer
 from pydantic import TypeAdapter, ValidationError
 
+from policies.quoting import shown
 from policies.types import Policy
 from tuner import output_file
 from tuner.cli.admin_client import AdminClient
-from tuner.cli.failures import CommandError
+from tuner.cli.failures import USAGE, CommandError
 from tuner.cli.operator import DEFAULT_SERVER, Server, Token
 from tuner.fleet.render import Engine, Known, Launch, NothingLearnedError, merge, render
 from tuner.fleet.render.launch import commented
+from tuner.fleet.versions import is_before
 
 NEGATIVE_VERDICT = 3
+_A_RELEASE, _A_BUILD = "0.1.0", "b100"
+"""A version of either kind: between the two kinds there is no order."""
 _POLICY = TypeAdapter(Policy)
 
 
@@ -36,8 +40,15 @@ def export(
 ) -> None:
     """Print launch settings that hold what was learned, with the evidence, so that an engine can go on without us.
 
-    Exits with 3 where the evidence says not to speculate.
+    Exits with 3 where it prints the plain launch: that was learned, or the engine has no such drafter.
     """
+    if engine_version and is_before(engine_version, _A_BUILD if engine is Engine.LLAMA_SERVER else _A_RELEASE) is None:
+        example = "b10573" if engine is Engine.LLAMA_SERVER else "0.32.0"
+        raise CommandError(
+            f"--engine-version is {shown(engine_version)}, which is no version of {engine.value}: give it as the "
+            f"engine tells it, such as {example}, or leave it out.",
+            USAGE,
+        )
     if out is not None:
         output_file.check(out)
     known = _known(AdminClient(server, token))

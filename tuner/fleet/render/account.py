@@ -57,7 +57,8 @@ def _losses(share: Share, step: Step) -> Iterator[str]:
     if own is None or merged is None:
         yield f"{name} asks for {alone} at {step.loads} and gets {here}; what it loses is not known."
     elif merged < own:
-        worst = "" if share.known.policy.evidence.survival else " if nothing is accepted there"
+        guessed = step.block_length and not share.own and not share.known.policy.evidence.survival
+        worst = " if nothing is accepted there" if guessed else ""
         slower = f", slower than plain by {1.0 / merged - 1.0:.0%}" if merged < 1.0 else ""
         remedy = ": give it a plain server of its own" if merged < _BEARABLE else ""
         yield (

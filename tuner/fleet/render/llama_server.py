@@ -15,6 +15,8 @@ _SURELY_OLD = "b8500"
 _SURELY_NEW = "b9200"
 """A build of weeks after it and after #22964, which called the types ``draft-*``."""
 _FILE = "paceline-presets.ini"
+_BY_SIZE = ("ngram-simple", "ngram-map-k", "ngram-map-k4v")
+"""Types whose block is a piece of the text, of a size that a flag of their own gives."""
 
 
 def render(merged: Merged, version: str, file: str) -> Launch:
@@ -37,6 +39,8 @@ def render(merged: Merged, version: str, file: str) -> Launch:
             f"{f'Build {version}' if version else 'An unknown build'} may be one of before #22397 or #22964: if it "
             "knows no --spec-draft-n-max it has --draft-max, and draft-simple is called draft."
         )
+    if "ngram-cache" in spelling.llama_server:
+        notes.append("ngram-cache has no flag for its block length, so that it drafts as far as it does.")
     if spelling.weights:
         notes.append(weights_note(merged.drafter, "--model-draft"))
     flags = tuple(part for key, value in _options(spelling, one.longest, old).items() for part in (f"--{key}", value))
@@ -60,12 +64,30 @@ def _options(spelling: Spelling, length: int, old: bool) -> dict[str, str]:
     """The options of a server that drafts at most `length`, without dashes."""
     if not length:
         return {"spec-type": "none"}
-    if spelling.llama_server == "ngram-simple":
-        return {"spec-type": "ngram-simple", f"spec-ngram-{'' if old else 'simple-'}size-m": str(length)}
-    options = {} if old else {"spec-type": spelling.llama_server or ""}
+    kinds = (spelling.llama_server or "").split(",")
+    # An old build knows a draft model by its weights alone.
+    types = [kind for kind in kinds if not (old and kind.startswith("draft-"))]
+    options = {"spec-type": ",".join(types)} if types else {}
     if spelling.weights:
         options["model-draft"] = "WEIGHTS"
-    return options | {"draft-max" if old else "spec-draft-n-max": str(length)}
+    for kind in kinds:
+        options |= _length(kind, str(length), old)
+    return options
+
+
+def _length(kind: str, length: str, old: bool) -> dict[str, str]:
+    """What bounds a block of one type of drafter."""
+    if kind in _BY_SIZE:
+        return {f"spec-ngram-{'' if old else kind.removeprefix('ngram-') + '-'}size-m": length}
+    if kind == "ngram-mod":  # by itself it proposes 48 tokens or nothing
+        return (
+            {"draft-max": length, "draft-min": "1"}
+            if old
+            else {"spec-ngram-mod-n-max": length, "spec-ngram-mod-n-min": "1"}
+        )
+    if kind == "ngram-cache":
+        return {}
+    return {"draft-max" if old else "spec-draft-n-max": length}
 
 
 def _presets(model: str, spelling: Spelling, arms: list[int], old: bool) -> str:

@@ -17,12 +17,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from policies.types import ANY_LOAD, PLAIN, Arm, Policy, Reason
+from policies.types import ANY_LOAD, PLAIN, UNKNOWN_LENGTH, Arm, Policy, Reason
+from tuner.fleet.types import UNKNOWN_DRAFTER
 from tuner.wording import counted
 
 _FIRST_LOAD = 1
 _NEAR = 0.995
 """Of two block lengths that are so near in what they gain, the shorter one is taken."""
+
+_UNTOLD = "its server does not tell what drafts there, or how far"
 
 
 class NothingLearnedError(Exception):
@@ -148,7 +151,7 @@ def merge(known: Sequence[Known]) -> Merged:
     Raises:
         NothingLearnedError: none of them has a verdict.
     """
-    learned = [one for one in known if one.policy.reason is Reason.LEARNED]
+    learned = [one for one in known if one.policy.reason is Reason.LEARNED and _is_told(one.policy.arm)]
     if not learned:
         raise NothingLearnedError(_nothing(known))
     drafter = _drafter(learned)
@@ -162,6 +165,8 @@ def merge(known: Sequence[Known]) -> Merged:
 def _nothing(known: Sequence[Known]) -> str:
     if not known:
         return "no context has been seen yet: serve traffic first"
+    if any(one.policy.reason is Reason.LEARNED for one in known):
+        return f"{_UNTOLD}: set fleet.upstreams.NAME.drafter and fleet.upstreams.NAME.block_length"
     reasons = [one.policy.reason for one in known]
     found = f"none of {counted(len(known), 'context')} has a verdict"
     if learning := reasons.count(Reason.EXPLORE):
@@ -169,6 +174,14 @@ def _nothing(known: Sequence[Known]) -> str:
     if by_mode := reasons.count(Reason.ROUTE_DEFAULT):
         found += f", {by_mode} on routes whose mode steers nothing: set it to canary or auto"
     return found
+
+
+def _is_told(arm: Arm) -> bool:
+    """Whether it is known what drafts in it, and how far, so that a launch can be written of it."""
+    return all(
+        not step.block_length or (step.block_length != UNKNOWN_LENGTH and step.drafter != UNKNOWN_DRAFTER)
+        for step in arm.schedule
+    )
 
 
 def _drafter(learned: Sequence[Known]) -> str:
@@ -194,6 +207,8 @@ def _with_survival_of(known: Known, drafter: str) -> Known:
 
 
 def _why(known: Known, drafter: str) -> str:
+    if not _is_told(known.policy.arm):
+        return _UNTOLD
     match known.policy.reason:
         case Reason.LEARNED:
             return f"its drafter is {_main(known.policy.arm)}, and how {drafter} would do there is not known"

@@ -22,7 +22,11 @@ _GRAPHS_WITH_TABLE = ("eagle", "eagle3", "mtp", "dflash", "dspark")
 
 def render(merged: Merged, version: str, file: str) -> Launch:
     """``--speculative-config`` with its JSON; with a `file`, YAML for ``--config``."""
+    name, spelling = spelling_of(merged.drafter)
     notes: list[str] = []
+    if spelling.vllm is None:
+        merged = merged.at([0] * len(merged.steps))
+        notes.append(f"vLLM has no drafter {name}.")
     if is_before(version, _TABLE_SINCE):
         merged = merged.single()
         notes.append(
@@ -30,7 +34,6 @@ def render(merged: Merged, version: str, file: str) -> Launch:
         )
     if not merged.longest:
         return Launch(False, (), None, (*account(merged), *notes, "Launch without --speculative-config."))
-    name, spelling = spelling_of(merged.drafter)
     config: dict[str, Any] = {"method": spelling.vllm}
     if spelling.weights:
         config["model"] = "WEIGHTS"

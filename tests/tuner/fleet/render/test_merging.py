@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.types import ANY_LOAD, PLAIN, Arm, LoadStep, Reason
+from policies.types import ANY_LOAD, PLAIN, UNKNOWN_LENGTH, Arm, LoadStep, Reason
 from tests.tuner.fleet.render.learned import EDIT, STORY, emitted, geometric, known
 from tuner.fleet.render import Known, NothingLearnedError, merge
 from tuner.fleet.render.account import account
+from tuner.fleet.types import UNKNOWN_DRAFTER
 
 
 def test_a_single_route_gets_its_own_schedule_and_plain_beyond_the_loads_that_were_seen() -> None:
@@ -130,6 +131,18 @@ def test_nothing_seen_and_nothing_decided_are_told_apart_with_the_remedy() -> No
     observed = known("chat/en", [], reason=Reason.ROUTE_DEFAULT)
     with pytest.raises(NothingLearnedError, match=r"1 on routes whose mode steers nothing: set it to canary or auto$"):
         merge([observed])
+
+
+@pytest.mark.parametrize(("drafter", "length"), [(UNKNOWN_DRAFTER, 4), ("ngram", UNKNOWN_LENGTH)])
+def test_a_drafter_that_nobody_knows_is_no_launch_setting(drafter: str, length: int) -> None:
+    untold = known("chat/en", [(1, 4, length)], drafter=drafter)
+    with pytest.raises(NothingLearnedError, match=r"does not tell .*set fleet\.upstreams\.NAME\.drafter and"):
+        merge([untold])
+    merged = merge([EDIT, untold])
+    assert [one.name for one in merged.counted] == ["edit/code"]
+    assert [(one.name, why) for one, why in merged.left_out] == [
+        ("chat/en", "its server does not tell what drafts there, or how far")
+    ]
 
 
 def test_a_pool_that_is_plain_at_the_loads_of_today_still_has_the_drafter_of_its_other_loads() -> None:

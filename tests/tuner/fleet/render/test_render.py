@@ -18,6 +18,7 @@ from tests.tuner.fleet.render.learned import EDIT, MODEL, STORY, geometric, know
 from tests.tuner.fleet.render.test_merging import routes
 from tuner.fleet.render import Engine, Known, Launch, Merged, lossy, merge, render
 from tuner.fleet.render.launch import commented
+from tuner.fleet.render.spellings import SPELLINGS, spelling_of
 
 LARGEST_BATCH = 64
 HEAD = known(
@@ -205,13 +206,66 @@ def test_llama_servers_draft_models_are_spelled_as_its_build_knows_them() -> Non
 def test_every_flag_for_todays_llama_server_is_in_the_real_library() -> None:
     (library,) = Path(xllamacpp.__file__).parent.glob("xllamacpp*.so")
     content = library.read_bytes()
-    drafters = ("ngram", "draft_model", "eagle3", "mtp", "dflash", "dspark")
+    drafters = [name for name, spelling in SPELLINGS.items() if spelling.llama_server is not None]
     for drafter in drafters:
         mine = known("a/en", [(1, 4, 3)], drafter=drafter, survival=geometric(0.8), predicted=((1, 1.4),))
         for part in render(Engine.LLAMA_SERVER, merge([mine]), "b10573").flags:
-            if part not in ("3", "WEIGHTS"):
+            if part not in ("1", "3", "WEIGHTS"):
                 assert part.encode() + b"\x00" in content, part
     assert b"--draft-max-of-nobody\x00" not in content
+
+
+@pytest.mark.parametrize(
+    ("drafter", "flags"),
+    [
+        ("ngram-simple", "--spec-type ngram-simple --spec-ngram-simple-size-m 3"),
+        ("ngram-map-k4v", "--spec-type ngram-map-k4v --spec-ngram-map-k4v-size-m 3"),
+        ("ngram-mod", "--spec-type ngram-mod --spec-ngram-mod-n-max 3 --spec-ngram-mod-n-min 1"),
+        ("ngram-cache", "--spec-type ngram-cache"),
+        ("draft-simple", "--spec-type draft-simple --model-draft WEIGHTS --spec-draft-n-max 3"),
+        ("draft-mtp", "--spec-type draft-mtp --spec-draft-n-max 3"),
+        (
+            "ngram-mod,draft-mtp",
+            "--spec-type ngram-mod,draft-mtp --spec-ngram-mod-n-max 3 --spec-ngram-mod-n-min 1 --spec-draft-n-max 3",
+        ),
+    ],
+)
+def test_llama_servers_own_names_come_back_as_they_were(drafter: str, flags: str) -> None:
+    mine = known("a/en", [(1, 4, 3)], drafter=drafter, survival=geometric(0.8), predicted=((1, 1.4),))
+    assert render(Engine.LLAMA_SERVER, merge([mine]), "b10573").line == flags
+
+
+@pytest.mark.parametrize(
+    ("drafter", "method"),
+    [
+        ("ngram-simple", "ngram"),
+        ("ngram-mod", "ngram"),
+        ("draft-simple", "draft_model"),
+        ("standalone", "draft_model"),
+        ("nextn", "mtp"),
+        ("frozen_kv_mtp", "mtp"),
+        ("deepseek_mtp", "mtp"),
+        ("draft-eagle3", "eagle3"),
+        ("ngram_gpu", "ngram_gpu"),
+        ("NGRAM", "ngram"),
+        ("smol-draft", "draft_model"),
+    ],
+)
+def test_what_other_engines_call_a_drafter_is_understood(drafter: str, method: str) -> None:
+    mine = known("a/en", [(1, 4, 3)], drafter=drafter, survival=geometric(0.8), predicted=((1, 1.4),))
+    launch = render(Engine.VLLM, merge([mine]))
+    config = json.loads(launch.flags[1])
+    assert config["method"] == method
+    assert ("model" in config) is SPELLINGS[method].weights
+    assert ("it is taken for a draft model" in " ".join(launch.notes)) is (drafter == "smol-draft")
+
+
+def test_every_name_of_every_engine_is_one_drafter() -> None:
+    for name, spelling in SPELLINGS.items():
+        for told in (name, spelling.vllm, spelling.sglang, spelling.tensorrt_llm, spelling.llama_server):
+            if told is not None:
+                found = spelling_of(told)[1]
+                assert told in (name, found.vllm, found.sglang, found.tensorrt_llm, found.llama_server)
 
 
 def test_llama_servers_presets_have_an_alias_for_plain_and_for_each_block_length() -> None:
@@ -253,6 +307,21 @@ def test_a_drafter_that_an_engine_has_not_is_told_and_plain_rendered(engine: Eng
     told = " ".join(launch.notes)
     assert "has no drafter suffix." in told
     assert "a/en loses at load 1-4: K=3 alone is 1.40x plain, plain for all is 1.00x" in told
+
+
+@pytest.mark.parametrize("engine", [Engine.VLLM, Engine.SGLANG, Engine.TENSORRT_LLM])
+def test_a_chain_of_drafters_is_llama_servers_alone(engine: Engine) -> None:
+    chain = known("a/en", [(1, 4, 3)], drafter="ngram-mod,draft-mtp", survival=geometric(0.8), predicted=((1, 1.4),))
+    launch = render(engine, merge([chain]))
+    assert not launch.speculates
+    assert "has no drafter ngram-mod,draft-mtp." in " ".join(launch.notes)
+
+
+def test_what_an_engine_cannot_do_is_not_taken_for_what_is_not_accepted() -> None:
+    unknown = known("a/en", [(1, 4, 1)], drafter="suffix", predicted=((1, 1.15),))
+    told = render(Engine.SGLANG, merge([unknown])).notes
+    assert "a/en loses at load 1-4: K=1 alone is 1.15x plain, plain for all is 1.00x, slower" not in " ".join(told)
+    assert "a/en loses at load 1-4: K=1 alone is 1.15x plain, plain for all is 1.00x." in told
 
 
 def test_comments_are_lines_of_their_own_that_a_shell_skips() -> None:
