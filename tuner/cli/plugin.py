@@ -1,5 +1,6 @@
 """``paceline plugin``: what is put into an engine's own environment."""
 
+import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -29,13 +30,16 @@ def write(
     except OSError as error:
         raise CommandError(f"{out} cannot be written: {error.strerror or error}") from error
     console = make_console()
+    where = shlex.quote(str(out.resolve()))
     for line in (
-        f"{folder} is written. Start vLLM with",
-        f"  PYTHONPATH={out.resolve()} PACELINE_POLICY=http://127.0.0.1:8001{ORDERS_PATH} "
-        "PACELINE_TELEMETRY=127.0.0.1:8002 \\",
-        '  vllm serve MODEL --speculative-config \'{"method": "ngram", "num_speculative_tokens": 5}\' \\',
-        f"  --scheduler-cls {PACKAGE}.PolicyScheduler",
-        f"or {PACKAGE}.AsyncPolicyScheduler where vLLM schedules asynchronously, as for draft_model or eagle3; and",
-        "  paceline sidecar --upstream http://127.0.0.1:8080 --admin-port 8001 --plugin-port 8002",
+        f"{folder} is written. Start the sidecar, and vLLM with what its environment calls python:",
+        "  paceline sidecar --upstream http://127.0.0.1:8080 --plugin-port 8002 --mode auto",
+        f"  PYTHONPATH={where} PACELINE_POLICY=http://127.0.0.1:8001{ORDERS_PATH} PACELINE_TELEMETRY=127.0.0.1:8002 \\",
+        "  python -m vllm.entrypoints.openai.api_server --model MODEL --port 8080 \\",
+        '    --speculative-config \'{"method": "ngram", "num_speculative_tokens": 5}\' \\',
+        f"    --scheduler-cls {PACKAGE}.PolicyScheduler --no-async-scheduling",
+        "For what vLLM schedules asynchronously, such as draft_model or eagle3 on a GPU, the last line is",
+        f"    --scheduler-cls {PACKAGE}.AsyncPolicyScheduler --async-scheduling",
+        "Clients talk to port 8000. In the modes observe and advise nothing is steered.",
     ):
         console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -40,6 +40,8 @@ def plugin_files() -> dict[str, bytes]:
 def write_plugin(out: Path) -> Path:
     """Write the package into the folder `out`, which is made where it is not there; returns the package's folder.
 
+    What an earlier version wrote there and this one has not goes; files that somebody else added stay.
+
     Raises:
         ForeignFolder: there is something of the package's name that this did not write.
         OSError: it cannot be written.
@@ -47,19 +49,22 @@ def write_plugin(out: Path) -> Path:
     folder = out / PACKAGE
     files = plugin_files()
     if folder.exists():
-        first = folder / "__init__.py"
-        if not first.is_file() or not first.read_text(encoding="utf-8", errors="replace").startswith(_HEADER):
+        if not _is_ours(folder / "__init__.py"):
             raise ForeignFolder(
                 f"{folder} is there and was not written by `paceline plugin vllm`: give another --out, or move it away"
             )
         for path in folder.rglob("*.py"):
-            if path.relative_to(folder).as_posix() not in files:
+            if path.relative_to(folder).as_posix() not in files and _is_ours(path):
                 path.unlink()
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     return folder
+
+
+def _is_ours(path: Path) -> bool:
+    return path.is_file() and path.read_text(encoding="utf-8", errors="replace").startswith(_HEADER)
 
 
 def _policies_of(texts: Iterable[str]) -> set[str]:

@@ -80,12 +80,16 @@ def test_it_is_the_same_bytes_each_time_and_says_who_wrote_it(tmp_path: Path) ->
     assert all(content.startswith(b"# Written by `paceline plugin vllm`") for content in written.values())
 
 
-def test_it_is_written_anew_over_itself_and_what_it_no_longer_has_goes(tmp_path: Path) -> None:
+def test_it_is_written_anew_over_itself_and_only_what_is_its_own_goes(
+    tmp_path: Path,
+) -> None:
     folder = write_plugin(tmp_path)
-    (folder / "older.py").write_text("# Written by `paceline plugin vllm`\n")
+    (folder / "older.py").write_bytes(plugin_files()["seat.py"])
+    (folder / "mine.py").write_text("import os\n")
     (folder / "seat.py").write_text("changed")
     write_plugin(tmp_path)
     assert not (folder / "older.py").exists()
+    assert (folder / "mine.py").read_text() == "import os\n"
     assert (folder / "seat.py").read_bytes() == plugin_files()["seat.py"]
 
 
