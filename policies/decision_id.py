@@ -7,11 +7,11 @@ tokens, because that was learned. What follows the last dot only makes the id un
 import re
 from dataclasses import dataclass
 
-from policies.types import Reason
+from policies.types import UNKNOWN_LENGTH, Reason
 
 _PLAIN_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
 _PATTERN = re.compile(
-    r"v(?P<version>\d{1,18})\.(?P<drafter>[\w~-]+)-(?P<cap>\d{1,4})\.(?P<reason>[A-Z_]+)"
+    r"v(?P<version>\d{1,18})\.(?P<drafter>[\w~-]+)-(?P<cap>\d{1,4}|unknown)\.(?P<reason>[A-Z_]+)"
     r"\.(?P<route>[\w~-]*)\.(?P<language>[\w~-]*)\.(?P<serial>[\w-]+)",
     re.ASCII,
 )
@@ -25,6 +25,7 @@ class DecisionFields:
     policy_version: int
     drafter: str
     cap: int
+    """`UNKNOWN_LENGTH` where the server drafts as far as it does."""
     reason: Reason
     route: str
     language: str
@@ -33,8 +34,9 @@ class DecisionFields:
 
 def encode(fields: DecisionFields) -> str:
     """The id: ASCII that needs no escape in a URL path or a header."""
+    cap = "unknown" if fields.cap == UNKNOWN_LENGTH else fields.cap
     return (
-        f"v{fields.policy_version}.{_escape(fields.drafter)}-{fields.cap}.{fields.reason.value}"
+        f"v{fields.policy_version}.{_escape(fields.drafter)}-{cap}.{fields.reason.value}"
         f".{_escape(fields.route)}.{_escape(fields.language)}.{fields.serial}"
     )
 
@@ -55,7 +57,7 @@ def describe(decision_id: str) -> DecisionFields:
     return DecisionFields(
         policy_version=int(match["version"]),
         drafter=_unescape(match["drafter"]),
-        cap=int(match["cap"]),
+        cap=UNKNOWN_LENGTH if match["cap"] == "unknown" else int(match["cap"]),
         reason=Reason(match["reason"]),
         route=_unescape(match["route"]),
         language=_unescape(match["language"]),

@@ -29,6 +29,7 @@ from policies.records import AuditEntry, RequestWindow, SampledDecision, Telemet
 from policies.types import (
     MAX_BLOCK_LENGTH,
     MAX_VERSION,
+    UNKNOWN_LENGTH,
     Arm,
     Context,
     Decision,
@@ -147,7 +148,7 @@ def _schedule(row: PolicyRow) -> tuple[LoadStep, ...]:
         if not _are(entry, int, int, int, str):
             raise _damaged(row, "schedule")
         step = LoadStep(*entry)
-        if not (0 <= step.load_low <= step.load_high and 0 <= step.block_length <= MAX_BLOCK_LENGTH):
+        if not (0 <= step.load_low <= step.load_high and UNKNOWN_LENGTH <= step.block_length <= MAX_BLOCK_LENGTH):
             raise _damaged(row, "schedule")
         steps.append(step)
     return tuple(steps)

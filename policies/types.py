@@ -61,6 +61,9 @@ PLAIN = "none"
 MAX_BLOCK_LENGTH = 16
 """Largest block length that any policy, pin or drafter may ask for."""
 
+UNKNOWN_LENGTH = -1
+"""The block length of a server that drafts and does not tell how far: no number is made of it."""
+
 MAX_VERSION = 1 << 30
 """Largest version of a policy that a restart goes on from: no context comes so far, and columns leave room above."""
 
@@ -150,7 +153,7 @@ class LoadStep:
     load_low: int
     load_high: int
     block_length: int
-    """0 where no fixed block length beats plain."""
+    """0 where no fixed block length beats plain; `UNKNOWN_LENGTH` where a server drafts as far as it does."""
     drafter: str
     """Also where `block_length` is 0: it goes on proposing, and cycles verify what it is sure of."""
 
@@ -194,8 +197,8 @@ class Arm:
 
     @property
     def cap(self) -> int:
-        """The largest block length in the schedule."""
-        return max((step.block_length for step in self.schedule), default=0)
+        """The largest block length in the schedule; `UNKNOWN_LENGTH` where nobody knows one but 0."""
+        return max((step.block_length for step in self.schedule), key=abs, default=0)
 
     @classmethod
     def fixed(cls, drafter: str, block_length: int, load_limit: int = ANY_LOAD) -> "Arm":

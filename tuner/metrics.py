@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from prometheus_client.core import Metric as Family
 
 from policies.stats import BlockEnd, CycleStats, EngineInfo, EngineStatus, FinishReason, RequestStats, SequenceStats
-from policies.types import OTHER_ROUTE, UNDETERMINED, Policy, Reason
+from policies.types import OTHER_ROUTE, UNDETERMINED, UNKNOWN_LENGTH, Policy, Reason
 from tuner.guardrails import Standing
 from tuner.learning import ChangeKind
 from tuner.metric_table import FLEET_METRICS, LANGUAGE_LIMIT, LENGTH_BUCKETS, LONGEST_BUCKET, METRICS, Kind, Metric
@@ -184,7 +184,9 @@ class Metrics:
             labels = (*context, self._drafter(policy.arm.drafter), policy.state.value, policy.reason.value)
             told.set("policy_info", (*labels, str(policy.version)), 1)
             for load in _charted_loads(self._info.slots):
-                told.set("policy_block_length", (*context, str(load)), policy.arm.block_length(load))
+                length = policy.arm.block_length(load)
+                if length != UNKNOWN_LENGTH:
+                    told.set("policy_block_length", (*context, str(load)), length)
             speedup = policy.evidence.speedup
             if speedup is not None:
                 told.set("speedup_ratio", context, speedup.estimate)

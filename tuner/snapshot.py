@@ -100,3 +100,5 @@ class PolicySnapshot:
     guardrails: tuple[GuardrailState, ...] = ()
     plain_sessions: bool = False
     """Plain is measured on sessions that a plain pool serves, and not in windows in which an engine decodes plain."""
+    unmet: str = ""
+    """Why an order to decode plain cannot be met, with the remedy; empty where it can."""

@@ -95,7 +95,10 @@ class Folding:
 
     def _tick(self) -> None:
         for exchange in self._arrived():
-            self._fold(exchange)
+            try:
+                self._fold(exchange)
+            except Exception:  # one that cannot be read takes nothing from those beside it
+                log.exception("an exchange with %s cannot be learned from; the others are", exchange.upstream)
         self._reports.drain(self._consumers)
         changed = self._steering.tick()
         for policy in changed:

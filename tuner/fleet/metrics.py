@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from prometheus_client.core import Metric as Family
 
 from policies.quoting import clipped, listed
-from policies.types import PLAIN
+from policies.types import PLAIN, UNKNOWN_LENGTH
 from tuner.fleet.types import End, Exchange, Lane, ProxyState, Upstream
 from tuner.fleet.vllm.plugin.messages import State
 from tuner.metric_table import FLEET_METRICS, PREFIX
@@ -144,7 +144,8 @@ class FleetMetrics:
             self._add_upstream(told, upstream)
         for lane in ways:
             if lane.name in self._lanes:
-                labels = (lane.name, self._upstream(lane.upstream), clipped(lane.drafter), str(lane.block_length))
+                length = UNKNOWN if lane.block_length == UNKNOWN_LENGTH else str(lane.block_length)
+                labels = (lane.name, self._upstream(lane.upstream), clipped(lane.drafter), length)
                 told.set("lane_info", labels, 1)
         if state is None:
             return told.families()

@@ -27,6 +27,8 @@ from policies.types import PLAIN, Decision
 
 UNKNOWN_DRAFTER = "unknown"
 """The drafter of an upstream that drafts and does not tell by what."""
+BY_LOAD = "by load"
+"""The drafter of a policy where nobody chooses: the least loaded upstream serves, whatever it drafts with."""
 
 
 class EngineKind(StrEnum):
@@ -108,7 +110,7 @@ class Lane:
     upstream: str
     drafter: str
     block_length: int
-    """0: plain."""
+    """0: plain; `UNKNOWN_LENGTH`: it drafts, and nobody knows how far."""
     model: str | None = None
     """The alias to ask for in place of the request's ``model``; None leaves it."""
     fields: tuple[tuple[str, Any], ...] = ()

@@ -72,7 +72,7 @@ def of_arm(lanes: Collection[LaneSpeed], drafter: str, block_length: int) -> lis
     if drafter == PLAIN or block_length == 0:
         return [one for one in lanes if one.lane.plain]
     drafting = [one for one in lanes if not one.lane.plain and one.lane.drafter == drafter]
-    longest = max((one.lane.block_length for one in drafting if one.lane.block_length <= block_length), default=0)
+    longest = max((one.lane.block_length for one in drafting if 0 < one.lane.block_length <= block_length), default=0)
     return [one for one in drafting if one.lane.block_length == longest]
 
 

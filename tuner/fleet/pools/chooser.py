@@ -13,7 +13,6 @@ import itertools
 import logging
 import random
 import secrets
-from collections import OrderedDict, deque
 from dataclasses import dataclass
 
 from policies.decision_id import DecisionFields, encode
@@ -21,11 +20,11 @@ from policies.ladder import ANY, Resolution, Situation, kill_for, pin_for, resol
 from policies.language_detection import LanguageDetector
 from policies.types import OTHER_ROUTE, PLAIN, Context, Decision, Mode, Reason
 from tuner.fleet.pools.candidates import bare_lanes, lanes_for, of_arm, sets_length, without_trouble
+from tuner.fleet.pools.courses import Courses, Exploring
 from tuner.fleet.pools.passing import decision_headers, least_loaded, least_loaded_lane
 from tuner.fleet.pools.reading import BYTES_A_TOKEN, language_of, model_of, most_tokens, route_of, usage_edit
-from tuner.fleet.pools.rows import Kind
 from tuner.fleet.pools.sessions import Home, Sessions, fraction
-from tuner.fleet.pools.snapshot import FleetSnapshot, LaneSpeed, Trials
+from tuner.fleet.pools.snapshot import FleetSnapshot, LaneSpeed
 from tuner.fleet.pools.weighing import chance_of_plain, offers_of, weigh
 from tuner.fleet.types import Asked, Choice
 from tuner.guardrails import guard_of
@@ -36,10 +35,6 @@ _WEIGHED = "*"
 """Stands in the ladder for whatever weighing will find."""
 _UNTOUCHED = (Mode.OBSERVE, Mode.ADVISE)
 _LEARNS_MORE = (Mode.ADVISE, Mode.CANARY, Mode.AUTO)
-_MOST_KINDS = 4096
-"""Contexts of which the last kind of lane is remembered."""
-_TRIAL_SECONDS = 600.0
-"""After which a trial whose end was not told counts as ended."""
 _HOLD, _CANARY = 0, 1
 
 
@@ -61,10 +56,9 @@ class PoolChooser:
         self._snapshot: FleetSnapshot | None = None
         self._detector = detector or LanguageDetector()
         self._sessions = Sessions()
-        self._kinds: OrderedDict[tuple[str, str, str], Kind] = OrderedDict()
-        self._trials: dict[str, deque[float]] = {}
-        """By route, when those that have not ended began."""
-        self._ended: dict[str, int] = {}
+        self._courses = Courses()
+        self._exploring: dict[str, Exploring] = {}
+        """By route."""
         self._random = random.Random()
         self._run = secrets.token_hex(4)
         self._serial = itertools.count(1)
@@ -147,7 +141,7 @@ class PoolChooser:
             unserved = len(serving) < len(lanes)
         key = context.route, context.language
         share = snapshot.plain_shares.get(key, snapshot.plain_share)
-        share = share if steered and any(one.lane.plain for one in serving) else 0.0
+        share = share if steered and _differ(snapshot) and any(one.lane.plain for one in serving) else 0.0
         held = self._draw(asked.session, snapshot.seed, _HOLD) < share
         canary = (
             mode is not Mode.CANARY or self._draw(asked.session, snapshot.seed, _CANARY) < snapshot.modes.canary_share
@@ -210,7 +204,8 @@ class PoolChooser:
         offers = offers_of(
             lanes, snapshot.speeds.get(key), asked.in_flight, self._tokens(snapshot, asked, context), home
         )
-        found = weigh(offers, self._kinds.get(key), snapshot, trials)
+        course = self._courses.of(key, self._random)
+        found = weigh(offers, course.kind, snapshot, trials)
         if unserved and all(one.lane.plain for one in lanes):
             return _Pick(found.best.lane, Reason.FEATURE_UNSUPPORTED, False, 1.0)
         if resolution.reason is Reason.SWITCHBACK:
@@ -218,15 +213,22 @@ class PoolChooser:
             return _Pick(plain.lane, Reason.SWITCHBACK, False, share + (1.0 - share) * chance_of_plain(found))
         canary = snapshot.modes.mode(context.route) is Mode.CANARY
         chance = (1.0 - share) * (snapshot.modes.canary_share if canary else 1.0)
-        running = self._running_trials(context.route, trials, asked.arrived_at)
-        share_tried = found.tried_share if len(running) < trials.at_once else 0.0
-        if found.tried and self._random.random() < share_tried:
-            running.append(asked.arrived_at)
+        exploring = self._exploring.setdefault(context.route, Exploring())
+        exploring.end(trials.ended, asked.arrived_at)
+        share_tried = found.tried_share if exploring.trying < trials.at_once else 0.0
+        if course.tries(share_tried):
+            exploring.begin(asked.arrived_at, trying=True)
             tried = self._random.choice(found.tried)
             return _Pick(tried.lane, Reason.EXPLORE, False, chance * share_tried / len(found.tried))
-        self._remember(key, found.best.lane.kind)
+        course.kind = found.best.lane.kind
         chance = chance * (1.0 - share_tried) + share * found.best.lane.lane.plain
-        return _Pick(found.best.lane, Reason.CANARY if canary else Reason.LEARNED, False, chance)
+        reason = Reason.CANARY if canary else Reason.LEARNED
+        if not _differ(snapshot):
+            reason = Reason.ENGINE_DEFAULT
+        elif (context.route, context.language) not in snapshot.learned:
+            exploring.begin(asked.arrived_at, trying=False)
+            reason = Reason.EXPLORE
+        return _Pick(found.best.lane, reason, False, chance)
 
     def _cheapest(
         self, snapshot: FleetSnapshot, asked: Asked, context: Context, lanes: list[LaneSpeed], home: Home | None
@@ -240,23 +242,6 @@ class PoolChooser:
         expected = speed.output_tokens if speed is not None else snapshot.output_tokens
         most = most_tokens(asked.body) if asked.body is not None else None
         return expected if most is None else min(expected, most)
-
-    def _running_trials(self, route: str, trials: Trials, now: float) -> deque[float]:
-        """When the requests of `route` that try something now began."""
-        running = self._trials.setdefault(route, deque())
-        for _ in range(trials.ended - self._ended.get(route, 0)):
-            if running:
-                running.popleft()
-        self._ended[route] = trials.ended
-        while running and now - running[0] > _TRIAL_SECONDS:
-            running.popleft()
-        return running
-
-    def _remember(self, key: tuple[str, str, str], kind: Kind) -> None:
-        self._kinds[key] = kind
-        self._kinds.move_to_end(key)
-        if len(self._kinds) > _MOST_KINDS:
-            self._kinds.popitem(last=False)
 
     def _draw(self, session: int | None, seed: int, salt: int) -> float:
         """In [0, 1); the same for every request of a session, so that its prefix stays where it is."""
@@ -281,3 +266,8 @@ class PoolChooser:
             policy_version=version,
             propensity=pick.propensity,
         )
+
+
+def _differ(snapshot: FleetSnapshot) -> bool:
+    """Whether there are lanes of several kinds: else there is nothing to choose."""
+    return any(one.kind != snapshot.lanes[0].kind for one in snapshot.lanes)

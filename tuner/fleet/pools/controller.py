@@ -16,7 +16,7 @@ from typing import Any
 from policies.cycle_policy import INITIAL_CYCLE_POLICY
 from policies.ladder import ANY, kill_for, pin_for
 from policies.quoting import clipped
-from policies.types import PLAIN, Interval, KillSwitch, Mode, Pin, Policy, Reason
+from policies.types import MAX_BLOCK_LENGTH, PLAIN, UNKNOWN_LENGTH, Interval, KillSwitch, Mode, Pin, Policy, Reason
 from tuner.fleet.pools.book import Book
 from tuner.fleet.pools.budgets import Budgets
 from tuner.fleet.pools.counts import TICK_SECONDS, Part
@@ -29,7 +29,7 @@ from tuner.fleet.pools.rows import kind_of
 from tuner.fleet.pools.schedule import highest_load, menu_of, most_served_load
 from tuner.fleet.pools.snapshot import FleetSnapshot
 from tuner.fleet.pools.telemetry import features_of, request_stats, sample_of
-from tuner.fleet.pools.verdict import Findings
+from tuner.fleet.pools.verdict import Findings, unmet
 from tuner.fleet.types import Exchange, Upstream
 from tuner.guardrails import Guardrails, GuardrailState
 from tuner.known_contexts import Key, KnownContexts
@@ -246,9 +246,14 @@ class FleetController:
         return True
 
     def _give_pin(self, pin: Pin) -> None:
-        kinds = {kind_of(lane) for lane in self._learner.lanes}
-        lengths = sorted(kind.block_length for kind in kinds if kind.drafter == pin.drafter)
-        if pin.drafter in self._orders.drafters and pin.drafter != PLAIN and pin.block_length < lengths[0]:
+        drafting = [lane for lane in self._learner.lanes if not lane.plain and lane.drafter == pin.drafter]
+        lengths = sorted({lane.block_length for lane in drafting} - {UNKNOWN_LENGTH})
+        if drafting and not lengths:
+            raise ValueError(
+                f"block_length {pin.block_length} of {pin.drafter!r} cannot be pinned, since nobody knows how far it "
+                f"drafts; set fleet.upstreams.{drafting[0].upstream}.block_length to what it was launched with"
+            )
+        if drafting and pin.block_length <= MAX_BLOCK_LENGTH and pin.block_length not in lengths:
             raise ValueError(
                 f"block_length {pin.block_length} of {pin.drafter!r} is served by no lane; use one of "
                 f"{', '.join(map(str, lengths))}, or drafter {PLAIN!r}"
@@ -305,7 +310,6 @@ class FleetController:
             gain=self._learner.gains.of(self._learner.places(*key), parts),
             lanes=self._learner.lanes,
             mode=mode,
-            default=modes.default(key[0]),
             pin=pin,
             kill=kill,
             margin=self._options.margin,
@@ -342,6 +346,7 @@ class FleetController:
             plain_share=new_share,
             trials=self._budgets.trials(),
             policy_versions={key: policy.version for key, policy in policies.items()},
+            learned=frozenset(key for key, policy in policies.items() if policy.reason is Reason.LEARNED),
             margin=options.margin,
             add_usage=options.add_usage,
             seed=options.seed,
@@ -358,6 +363,7 @@ class FleetController:
             cost_error=None,
             switchback_share=new_share,
             plain_sessions=True,
+            unmet=unmet(learner.lanes),
             requests=dict(self._requests),
             safety=self._budgets.state,
             changes_found=dict(self._changes_found),

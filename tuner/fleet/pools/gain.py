@@ -89,8 +89,12 @@ class Gains:
     def of(self, contexts: Sequence[int], parts: Sequence[Part], since: float = 0.0) -> Interval | None:
         """The gain over `contexts`, by their places, of what served as `parts`; None while it is unknown.
 
-        `since`, in Unix seconds, leaves out what came before.
+        `since`, in Unix seconds, leaves out what came before. Plain beside itself is no gain: None too where nothing
+        but plain served.
         """
+        rows = self._speeds.rows
+        if not np.any(np.isin(rows.context, contexts) & rows.is_part(parts) & (rows.kind != self._plain)):
+            return None
         compared = [self._comparison(context, parts, since) for context in contexts]
         return gain([one for one in compared if one is not None], self._speeds.noise)
 

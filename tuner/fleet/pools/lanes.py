@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from policies.types import PLAIN
+from policies.types import PLAIN, UNKNOWN_LENGTH
 from tuner.fleet.types import UNKNOWN_DRAFTER, Effect, EngineKind, Lane, Lever, Upstream
 
 LENGTHS = (0, 2, 4, 8, 16)
@@ -30,7 +30,8 @@ def lanes_of(upstreams: Sequence[Upstream], aliases: Mapping[str, Sequence[Alias
     """Every lane of `upstreams`; the first of each upstream is itself, with nothing changed.
 
     Where a block length in the request was seen to work there is a lane for each of a few lengths, 0 among them: that
-    is plain without a second server (see `RESIDENT_NOTE`). `aliases` are by upstream.
+    is plain without a second server (see `RESIDENT_NOTE`); where nobody knows the longest, for 0 alone. `aliases` are
+    by upstream.
     """
     found: list[Lane] = []
     for upstream in upstreams:
@@ -39,7 +40,7 @@ def lanes_of(upstreams: Sequence[Upstream], aliases: Mapping[str, Sequence[Alias
         field = _LENGTH_FIELD.get(upstream.engine)
         if field is not None and longest and upstream.effect(Lever.REQUEST_LENGTH) is Effect.WORKS:
             for length in LENGTHS:
-                if length < longest:
+                if length < max(longest, 1):
                     name = f"{upstream.name}/{drafter}-{length}" if length else f"{upstream.name}/plain"
                     given = drafter if length else PLAIN
                     found.append(Lane(name, upstream.name, given, length, fields=((field, length),)))
@@ -57,8 +58,8 @@ def is_resident_plain(lane: Lane) -> bool:
 
 
 def _drafting(upstream: Upstream) -> tuple[str, int]:
-    """(drafter, block length); a length of 1 where nobody knows it. What may speculate is no baseline."""
+    """(drafter, block length); `UNKNOWN_LENGTH` where nobody knows it. What may speculate is no baseline."""
     if upstream.speculates is False:
         return PLAIN, 0
     drafter = upstream.drafter if upstream.drafter != PLAIN else UNKNOWN_DRAFTER
-    return drafter, max(upstream.block_length, 1)
+    return drafter, upstream.block_length or UNKNOWN_LENGTH

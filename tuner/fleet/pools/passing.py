@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from policies.types import Decision
+from policies.types import UNKNOWN_LENGTH, Decision
 from tuner.fleet.pools.sessions import Home
 from tuner.fleet.pools.snapshot import LaneSpeed
 from tuner.fleet.types import Asked
@@ -20,7 +20,7 @@ def decision_headers(decision: Decision, lane: str, debug: bool) -> tuple[tuple[
         *told,
         ("x-paceline-reason", decision.reason.value),
         ("x-paceline-drafter", decision.drafter),
-        ("x-paceline-cap", str(decision.cap)),
+        ("x-paceline-cap", "unknown" if decision.cap == UNKNOWN_LENGTH else str(decision.cap)),
         ("x-paceline-language", decision.context.language),
         ("x-paceline-route", decision.context.route),
         ("x-paceline-lane", lane),

@@ -10,6 +10,9 @@ from tuner.fleet.engines.model_key import model_key
 from tuner.fleet.pools.snapshot import FleetSnapshot
 from tuner.fleet.types import Asked
 
+_MOST_TOKENS = 10_000_000
+"""Of an answer that anybody waits for: what asks for more asks for so many."""
+_MOST_TEMPERATURE = 1000.0
 BYTES_A_TOKEN = 4.0
 """Of a body, roughly; only prices of prefixes rest on it."""
 _LONGEST_TAG = 35
@@ -56,15 +59,29 @@ def most_tokens(body: Mapping[str, Any]) -> float | None:
     for name in ("max_completion_tokens", "max_tokens"):
         value = body.get(name)
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return float(value)
+            return float(min(value, _MOST_TOKENS))
     return None
 
 
+def temperature_of(body: Mapping[str, Any]) -> float:
+    """The temperature that is asked for; the protocol's default where that is none that an engine takes."""
+    value = body.get("temperature")
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0.0 <= value <= _MOST_TEMPERATURE:
+        return float(value)
+    return 1.0
+
+
 def usage_edit(body: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
-    """The member that makes a stream tell its usage; None where it does anyway, or is no stream."""
+    """The member that makes a stream tell its usage; None where it does anyway, or is no stream.
+
+    What is neither absent, null, false nor true is left as it is: it is the engine's to refuse, in its own words.
+    """
     options = body.get("stream_options")
-    options = dict(options) if isinstance(options, Mapping) else {}
-    if body.get("stream") is not True or options.get("include_usage") is True:
+    options = {} if options is None else options
+    if body.get("stream") is not True or not isinstance(options, Mapping):
+        return None
+    asked = options.get("include_usage")
+    if asked is not None and asked is not False:
         return None
     return "stream_options", {**options, "include_usage": True}
 

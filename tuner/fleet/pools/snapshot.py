@@ -90,6 +90,8 @@ class FleetSnapshot:
     """On routes that are new."""
     policy_versions: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """By (route, language)."""
+    learned: frozenset[tuple[str, str]] = frozenset()
+    """The (route, language) of which enough is known: elsewhere requests explore."""
     margin: float = 0.02
     """A request goes elsewhere than the ones before it only if that is cheaper by this share."""
     add_usage: bool = True

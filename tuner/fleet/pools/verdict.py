@@ -4,7 +4,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from policies.types import (
+    PLAIN,
     PLAIN_ARM,
+    UNKNOWN_LENGTH,
     Arm,
     Context,
     Evidence,
@@ -20,12 +22,17 @@ from tuner.evidence import measured
 from tuner.fleet.pools.lanes import RESIDENT_NOTE, is_resident_plain
 from tuner.fleet.pools.rows import PLAIN_KIND, Kind
 from tuner.fleet.pools.schedule import Menu, arm_of, predicted
-from tuner.fleet.types import Lane
+from tuner.fleet.types import BY_LOAD, Lane
 from tuner.wording import counted
 
 LEARNING_REQUESTS = 20
 """Of a context before its first verdict."""
 NO_PLAIN_NOTE = "there is no plain pool, so what speculation gains is unknown: serve one upstream without a drafter"
+
+_UNMET = (
+    "no server here is known to decode plain, so requests are passed on and may be drafted for all the same: launch "
+    "one without a drafter, say with fleet.upstreams.<NAME>.drafter none that one has none, or give vLLM the plug-in"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +49,6 @@ class Findings:
     """As it is served now: learned, pinned or by default."""
     lanes: tuple[Lane, ...]
     mode: Mode
-    default: Arm
     pin: Pin | None
     kill: KillSwitch | None
     margin: float
@@ -54,15 +60,13 @@ def judge(context: Context, found: Findings, previous: Policy | None, learned: A
     The version is that of `previous`, or one more if arm, state or reason differ; `created_at` is then for the caller.
     """
     arm, state, reason, note = _verdict(found, previous, learned)
-    advised = (
-        arm if reason in (Reason.LEARNED, Reason.EXPLORE) else arm_of(found.menu, learned, found.load, found.margin)
-    )
+    foretold = reason in (Reason.LEARNED, Reason.EXPLORE) or (reason is Reason.PINNED and arm.cap > 0)
     basis = Evidence(
         cycles=0,
         requests=found.served,
         survival=(),
         speedup=found.gain,
-        predicted_speedup=predicted(found.menu, advised) if _is_known(found) else (),
+        predicted_speedup=predicted(found.menu, arm) if foretold and _is_known(found) else (),
         note=note,
     )
     if previous is None:
@@ -74,20 +78,24 @@ def judge(context: Context, found: Findings, previous: Policy | None, learned: A
 
 def _verdict(found: Findings, previous: Policy | None, learned: Arm | None) -> tuple[Arm, PolicyState, Reason, str]:
     if found.kill is not None:
-        return PLAIN_ARM, PolicyState.KILLED, Reason.KILL_SWITCH, f"{found.kill.actor} killed this: {found.kill.reason}"
+        note = f"{found.kill.actor} killed this: {found.kill.reason}{_but(found)}"
+        return _plain(found), PolicyState.KILLED, Reason.KILL_SWITCH, note
     if found.pin is not None:
-        note = f"{found.pin.actor} pinned this: {found.pin.reason}; {_measured(found)}."
-        return Arm.fixed(found.pin.drafter, found.pin.block_length), PolicyState.PINNED, Reason.PINNED, note
+        arm = Arm.fixed(found.pin.drafter, found.pin.block_length)
+        but = _but(found) if found.pin.drafter == PLAIN else ""
+        note = f"{found.pin.actor} pinned this: {found.pin.reason}{but}; {_measured(found)}."
+        return arm if arm.cap else _plain(found), PolicyState.PINNED, Reason.PINNED, note
     arm = arm_of(found.menu, learned, found.load, found.margin)
     if found.mode not in (Mode.AUTO, Mode.CANARY):
-        default = PLAIN_ARM if found.mode is Mode.OFF else found.default
+        served = _plain(found) if found.mode is Mode.OFF else _as_it_comes(found)
         advice = f"; mode auto would serve {_lanes_in_words(arm)}" if _is_known(found) else ""
-        steered = "plain serves" if found.mode is Mode.OFF else "nothing is steered"
+        steered = f"plain serves{_but(found)}" if found.mode is Mode.OFF else "nothing is steered"
         note = f"The route's mode is {found.mode.value}, so {steered}{advice}{_others(found, arm)}; {_measured(found)}."
-        return default, PolicyState.ON if default.cap else PolicyState.OFF, Reason.ROUTE_DEFAULT, note
+        return served, PolicyState.ON if served.cap else PolicyState.OFF, Reason.ROUTE_DEFAULT, note
     if len(found.menu.seconds) < 2:
         note = f"There is one kind of lane only, so there is nothing to choose; {_measured(found)}."
-        return PLAIN_ARM, PolicyState.OFF, Reason.ENGINE_DEFAULT, note
+        served = _as_it_comes(found)
+        return served, PolicyState.ON if served.cap else PolicyState.OFF, Reason.ENGINE_DEFAULT, note
     judged = previous is not None and previous.reason is Reason.LEARNED
     if not judged and not _is_known(found):
         learning = previous is not None and previous.state is PolicyState.LEARNING
@@ -101,6 +109,27 @@ def _verdict(found: Findings, previous: Policy | None, learned: Arm | None) -> t
     return arm, PolicyState.ON if arm.cap else PolicyState.OFF, Reason.LEARNED, note
 
 
+def unmet(lanes: Collection[Lane]) -> str:
+    """Why an order to decode plain cannot be met, with the remedy; empty where it can."""
+    return "" if not lanes or any(lane.plain for lane in lanes) else _UNMET
+
+
+def _but(found: Findings) -> str:
+    return f"; but {why}" if (why := unmet(found.lanes)) else ""
+
+
+def _plain(found: Findings) -> Arm:
+    """What serves where plain is to serve: whatever there is, where no lane is plain."""
+    return _as_it_comes(found) if unmet(found.lanes) else PLAIN_ARM
+
+
+def _as_it_comes(found: Findings) -> Arm:
+    """What serves where nobody chooses."""
+    if len(found.menu.seconds) == 1:
+        return Arm.fixed(*next(iter(found.menu.seconds)))
+    return Arm.fixed(BY_LOAD, UNKNOWN_LENGTH)
+
+
 def _is_known(found: Findings) -> bool:
     return found.requests >= LEARNING_REQUESTS and len(found.menu.seconds) > 1
 
@@ -109,7 +138,7 @@ def _lanes_in_words(arm: Arm) -> str:
     if not arm.cap:
         return "plain lanes at every load"
     steps = [
-        f"{step.drafter} at {step.block_length} at load {step.loads}"
+        f"{_kind_in_words(Kind(step.drafter, step.block_length))} at load {step.loads}"
         if step.block_length
         else f"plain at load {step.loads}"
         for step in arm.schedule
@@ -129,7 +158,7 @@ def _others(found: Findings, arm: Arm) -> str:
 
 
 def _kind_in_words(kind: Kind) -> str:
-    return f"{kind.drafter} at {kind.block_length}"
+    return kind.drafter if kind.block_length == UNKNOWN_LENGTH else f"{kind.drafter} at {kind.block_length}"
 
 
 def _measured(found: Findings) -> str:

@@ -19,7 +19,15 @@ from tuner.decider import Decider
 from tuner.fleet.features import needs_plain
 from tuner.fleet.pools.candidates import bare_lanes
 from tuner.fleet.pools.passing import decision_headers, least_loaded_lane
-from tuner.fleet.pools.reading import BYTES_A_TOKEN, language_of, model_of, most_tokens, route_of, usage_edit
+from tuner.fleet.pools.reading import (
+    BYTES_A_TOKEN,
+    language_of,
+    model_of,
+    most_tokens,
+    route_of,
+    temperature_of,
+    usage_edit,
+)
 from tuner.fleet.pools.sessions import Home, Sessions
 from tuner.fleet.pools.snapshot import FleetSnapshot, LaneSpeed
 from tuner.fleet.types import Asked, Choice
@@ -146,10 +154,9 @@ def _without_drafts(decision: Decision) -> Decision:
 def _features(asked: Asked) -> RequestFeatures:
     assert asked.body is not None
     body = asked.body
-    temperature = body.get("temperature")
     opt_out = (asked.mode or "").strip().lower() == Mode.OFF
     return request_features(
-        temperature=float(temperature) if isinstance(temperature, int | float) else 1.0,
+        temperature=temperature_of(body),
         prompt_tokens=round(asked.body_bytes / BYTES_A_TOKEN),
         max_tokens=round(most_tokens(body) or 0),
         opt_out=opt_out,

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from policies.decision_id import describe
 from policies.ladder import ANY
 from policies.language_detection import LanguageDetector
-from policies.types import OTHER_ROUTE, PLAIN, PLAIN_ARM, Arm, KillSwitch, Mode, Pin, Reason
+from policies.types import OTHER_ROUTE, PLAIN, PLAIN_ARM, UNKNOWN_LENGTH, Arm, KillSwitch, Mode, Pin, Reason
 from tuner.decider import RouteModes
 from tuner.fleet.pools.chooser import PoolChooser
+from tuner.fleet.pools.courses import Course
 from tuner.fleet.pools.price import cost, seconds_at
 from tuner.fleet.pools.rows import PLAIN_KIND, Kind
 from tuner.fleet.pools.sessions import MOST_SESSIONS, Home, Sessions, fraction
@@ -60,6 +62,7 @@ def snapshot(mode: Mode = Mode.AUTO, **more: Any) -> FleetSnapshot:
         "routes": frozenset({"chat", "edit"}),
         "modes": RouteModes({}, mode, {}, PLAIN_ARM, 0.1),
         "speeds": {("m", "chat", "en"): context(), ("m", "edit", "en"): context()},
+        "learned": frozenset({("chat", "en"), ("edit", "en")}),
     }
     return FleetSnapshot(1, "m", **{**given, **more})
 
@@ -249,6 +252,14 @@ def test_advise_asks_for_usage_and_steers_nothing() -> None:
             {**BODY, "stream_options": {"include_usage": False, "other": 1}},
             (("stream_options", {"include_usage": True, "other": 1}),),
         ),
+        ({**BODY, "stream_options": None}, (("stream_options", {"include_usage": True}),)),
+        ({**BODY, "stream_options": {"include_usage": None}}, (("stream_options", {"include_usage": True}),)),
+        # Each engine refuses or takes these in its own way.
+        ({**BODY, "stream_options": {"include_usage": 1}}, ()),
+        ({**BODY, "stream_options": {"include_usage": 0}}, ()),
+        ({**BODY, "stream_options": {"include_usage": "true"}}, ()),
+        ({**BODY, "stream_options": "true"}, ()),
+        ({**BODY, "stream_options": []}, ()),
     ],
 )
 def test_usage_is_asked_for_only_where_a_stream_would_not_tell_it(body: Mapping[str, Any], edits: object) -> None:
@@ -482,3 +493,56 @@ def test_the_share_that_is_held_does_not_hang_on_the_draw_for_canary() -> None:
     canary = [fraction(session, 1) < 0.1 for session in sessions]
     both = sum(map(min, held, canary)) / len(sessions)
     assert both == pytest.approx(0.02, abs=4 * math.sqrt(0.02 / len(sessions)))
+
+
+def test_a_lane_that_nobody_knows_is_tried_within_ten_requests_whatever_the_draws_are() -> None:
+    # Learned from nothing yet, or long learned of the others: a new kind of lane does not wait for its luck.
+    unknown = context(error=0.5)
+    for seed in range(200):
+        for learned in (frozenset[tuple[str, str]](), frozenset({("chat", "en")})):
+            given = snapshot(speeds={("m", "chat", "en"): replace(unknown, curves={"p": SLOW, "n": SLOW})}, seed=seed)
+            made = chooser(replace(given, learned=learned))
+            lanes = [made.choose(asked()).lane for _ in range(5)]
+            assert set(lanes) == {"p", "n"}
+
+
+def test_each_request_has_the_chance_of_a_trial_that_its_decision_tells() -> None:
+    found: Counter[int] = Counter()
+    for seed in range(2000):
+        course = Course(random.Random(seed))
+        found.update(place for place in range(20) if course.tries(TRIED_SHARE))
+    assert all(found[place] == pytest.approx(TRIED_SHARE * 2000, abs=5 * math.sqrt(400)) for place in range(20))
+
+
+def test_until_something_is_learned_requests_explore_and_only_trials_are_bounded() -> None:
+    given = snapshot(
+        learned=frozenset(), speeds={("m", "chat", "en"): context(error=0.5)}, new_trials=Trials(at_once=1)
+    )
+    assert set(reasons(given, asked())) == {("n", "EXPLORE"), ("p", "EXPLORE")}
+    assert reasons(given, asked())["p", "EXPLORE"] == 1
+    assert set(reasons(snapshot(Mode.CANARY, learned=frozenset()), asked(session=None), 40)) >= {("n", "EXPLORE")}
+
+
+def test_where_there_is_one_kind_of_lane_nothing_was_learned_or_held() -> None:
+    alone = snapshot(lanes=(lane("n", "unknown", UNKNOWN_LENGTH),), speeds={}, plain_share=1.0, learned=frozenset())
+    assert reasons(alone, asked(in_flight={"n": 0})) == {("n", "ENGINE_DEFAULT"): 400}
+    plain = replace(alone, lanes=(lane("p"),))
+    assert reasons(plain, asked(in_flight={"p": 0})) == {("p", "ENGINE_DEFAULT"): 400}
+
+
+def test_a_length_that_nobody_knows_is_told_as_unknown() -> None:
+    alone = snapshot(lanes=(lane("n", "ngram", UNKNOWN_LENGTH),), speeds={}, learned=frozenset())
+    choice = chooser(alone).choose(asked(in_flight={"n": 0}, debug=True))
+    assert dict(choice.answer_headers)["x-paceline-cap"] == "unknown"
+    assert choice.decision is not None
+    assert choice.decision.cap == describe(choice.decision.decision_id).cap == UNKNOWN_LENGTH
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [{"max_tokens": 10**400}, {"max_tokens": True}, {"stream_options": {"x": "\ud800"}}, {"stream_options": 5}],
+)
+def test_what_a_client_garbles_is_no_fault_of_the_chooser(garbage: Mapping[str, Any]) -> None:
+    made = chooser(snapshot())
+    assert made.choose(asked({**BODY, **garbage})).decision is not None
+    assert made.faults == 0

@@ -12,6 +12,8 @@ from policies.types import (
     OTHER_ROUTE,
     PLAIN,
     PLAIN_ARM,
+    UNKNOWN_LENGTH,
+    Arm,
     Context,
     Decision,
     KillSwitch,
@@ -27,7 +29,7 @@ from tuner.fleet.pools.options import FleetOptions
 from tuner.fleet.pools.rows import Kind
 from tuner.fleet.pools.snapshot import FleetSnapshot
 from tuner.fleet.pools.verdict import NO_PLAIN_NOTE
-from tuner.fleet.types import UNKNOWN_DRAFTER, End, EngineKind, Exchange, Upstream
+from tuner.fleet.types import BY_LOAD, UNKNOWN_DRAFTER, End, EngineKind, Exchange, Upstream
 from tuner.guardrails import Check, GuardrailOptions, Objective, Standing
 from tuner.known_contexts import MOST_CONTEXTS
 from tuner.learning import ChangeKind
@@ -171,7 +173,8 @@ def test_in_observe_it_learns_and_recommends_and_changes_nothing() -> None:
             world.serve(lane, seconds, 3, decision=decision)
     world.tick()
     policy = world.controller.snapshot.policies["chat", "en"]
-    assert (policy.arm, policy.reason) == (PLAIN_ARM, Reason.ROUTE_DEFAULT)
+    assert (policy.arm, policy.reason) == (Arm.fixed(BY_LOAD, UNKNOWN_LENGTH), Reason.ROUTE_DEFAULT)
+    assert policy.evidence.predicted_speedup == ()
     assert "mode auto would serve lanes of ngram at 5" in policy.evidence.note
     assert policy.evidence.speedup is not None
     assert world.controller.snapshot.guardrails == world.controller.snapshot.guardrails[-2:]  # those of all
@@ -220,6 +223,69 @@ def test_a_pin_that_no_lane_can_follow_is_refused_with_a_remedy(drafter: str, le
     world = World()
     with pytest.raises(ValueError, match=said):
         world.controller.set_pin(Pin("chat", ANY, drafter, length, "trial", "me", 0.0, world.now + 9))
+
+
+def test_a_pin_that_is_no_lanes_length_is_refused_with_those_that_there_are() -> None:
+    world = World((plain_upstream("p"), ngram_upstream("n"), replace(ngram_upstream("m"), block_length=2)))
+    with pytest.raises(ValueError, match="block_length 4 of 'ngram' is served by no lane; use one of 2, 5"):
+        world.controller.set_pin(Pin("chat", ANY, "ngram", 4, "trial", "me", 0.0, world.now + 9))
+
+
+def test_what_nobody_knows_how_far_it_drafts_cannot_be_pinned_and_is_shown_as_unknown() -> None:
+    world = World((plain_upstream("p"), replace(ngram_upstream("n"), block_length=0)))
+    with pytest.raises(ValueError, match=r"nobody knows how far it drafts; set fleet\.upstreams\.n\.block_length"):
+        world.controller.set_pin(Pin("chat", ANY, "ngram", 1, "trial", "me", 0.0, world.now + 9))
+    for _ in range(20):
+        world.serve("n", 0.01, 4)
+        world.serve("p", 0.02, 2, decision=exchange("p", 1.0, 0.0, reason=Reason.SWITCHBACK).decision)
+    world.tick()
+    policy = world.controller.snapshot.policies["chat", "en"]
+    assert (policy.state, policy.arm.drafter, policy.arm.cap) == (PolicyState.ON, "ngram", UNKNOWN_LENGTH)
+    assert "ngram at load" in policy.evidence.note
+
+
+def test_an_order_that_no_lane_can_follow_stays_in_force_and_says_so() -> None:
+    world = World((ngram_upstream("n"), replace(ngram_upstream("m"), block_length=2)))
+    world.serve("n", 0.01)
+    world.controller.set_kill(KillSwitch(ANY, "incident", "me", world.now, None))
+    snapshot = world.controller.snapshot
+    assert "no server here is known to decode plain" in snapshot.unmet
+    policy = snapshot.policies["chat", "en"]
+    assert (policy.state, policy.arm.drafter) == (PolicyState.KILLED, BY_LOAD)
+    assert snapshot.unmet in policy.evidence.note
+    world.controller.set_upstreams((ngram_upstream("n"), plain_upstream("p")))
+    snapshot = world.controller.snapshot
+    assert snapshot.unmet == ""
+    assert snapshot.policies["chat", "en"].arm == PLAIN_ARM
+    assert snapshot.policies["chat", "en"].evidence.note == "me killed this: incident"
+
+
+def test_a_pin_to_plain_that_no_lane_can_follow_says_so() -> None:
+    world = World((ngram_upstream("n"),))
+    world.controller.set_pin(Pin("chat", "en", PLAIN, 0, "trial", "me", 0.0, world.now + 9))
+    policy = world.controller.snapshot.policies["chat", "en"]
+    assert (policy.state, policy.arm) == (PolicyState.PINNED, Arm.fixed("ngram", 5))
+    assert world.controller.snapshot.unmet in policy.evidence.note
+
+
+def test_where_there_is_nothing_to_choose_what_serves_is_shown_and_nothing_is_learned() -> None:
+    world = World((Upstream("x", "http://x"),))
+    world.serve("x", 0.02, 60)
+    world.tick()
+    policy = world.controller.snapshot.policies["chat", "en"]
+    assert (policy.arm, policy.reason) == (Arm.fixed(UNKNOWN_DRAFTER, UNKNOWN_LENGTH), Reason.ENGINE_DEFAULT)
+    assert policy.evidence.predicted_speedup == ()
+
+
+def test_plain_beside_itself_is_no_gain() -> None:
+    world = World(mode=Mode.OFF)
+    for _ in range(20):
+        world.serve("p", 0.02, 6, decision=exchange("p", 1.0, 0.0, reason=Reason.ROUTE_DEFAULT).decision)
+    world.tick()
+    policy = world.controller.snapshot.policies["chat", "en"]
+    assert policy.arm == PLAIN_ARM
+    assert policy.evidence.speedup is None
+    assert world.controller.snapshot.engine_gain is None
 
 
 def test_errors_on_lanes_that_speculate_send_the_route_to_plain() -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from policies.types import PLAIN
+from policies.types import PLAIN, UNKNOWN_LENGTH
 from tests.tuner.fleet.pools.simulated_fleet import ngram_upstream, plain_upstream, two_in_one
 from tuner.fleet.pools.lanes import RESIDENT_NOTE, Alias, is_resident_plain, lanes_of
 from tuner.fleet.pools.verdict import resident_note
@@ -37,6 +37,15 @@ def test_where_a_length_in_the_request_works_there_is_a_lane_for_each_up_to_the_
     ]
 
 
+def test_where_nobody_knows_the_longest_block_no_length_is_made_up() -> None:
+    lanes = lanes_of([replace(llama(Effect.WORKS), block_length=0)])
+    assert [(lane.name, lane.drafter, lane.block_length) for lane in lanes] == [
+        ("l", "draft", UNKNOWN_LENGTH),
+        ("l/plain", PLAIN, 0),
+    ]
+    assert [lane.plain for lane in lanes] == [False, True]
+
+
 def test_a_length_that_is_ignored_makes_no_lanes() -> None:
     for effect in (Effect.IGNORED, Effect.REFUSED, Effect.UNKNOWN, Effect.ABSENT):
         assert len(lanes_of([llama(effect)])) == 1
@@ -52,7 +61,7 @@ def test_a_plain_lane_of_a_server_that_keeps_its_drafter_is_said_to_be_none_like
 
 def test_an_upstream_of_which_nobody_knows_whether_it_drafts_is_no_plain_pool() -> None:
     (lane,) = lanes_of([Upstream("x", "http://x")])
-    assert (lane.drafter, lane.block_length, lane.plain) == (UNKNOWN_DRAFTER, 1, False)
+    assert (lane.drafter, lane.block_length, lane.plain) == (UNKNOWN_DRAFTER, UNKNOWN_LENGTH, False)
     (lane,) = lanes_of([replace(Upstream("x", "http://x"), speculates=True)])
     assert not lane.plain
 

@@ -160,7 +160,27 @@ def test_a_session_stays_where_it_was_unless_that_is_crowded(detector: LanguageD
 
 def test_a_fault_inside_passes_the_request_on(detector: LanguageDetector, caplog: pytest.LogCaptureFixture) -> None:
     chooser = PluginChooser(snapshot_of(Mode.AUTO, WITH_PLUGIN, TWIN), detector)
-    broken = asked({"temperature": 10**400})
-    assert chooser.choose(broken) == Choice("vllm")
+    chooser.snapshot = replace(chooser.snapshot, upstreams=None)  # type: ignore[arg-type]
+    assert chooser.choose(asked()) == Choice("vllm")
     assert chooser.faults == 1
     assert "a choice failed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        {"temperature": 10**400},
+        {"temperature": float("nan")},
+        {"temperature": True},
+        {"max_tokens": 10**400},
+        {"max_completion_tokens": -1},
+        {"stream": True, "stream_options": {"x": "\ud800"}},
+        {"stream": True, "stream_options": [1]},
+        {"vllm_xargs": 7},
+        {"response_format": 10**400},
+    ],
+)
+def test_garbage_of_a_client_is_no_fault_of_the_chooser(garbage: dict[str, object], detector: LanguageDetector) -> None:
+    chooser = PluginChooser(snapshot_of(Mode.AUTO, WITH_PLUGIN, TWIN), detector)
+    assert chooser.choose(asked(garbage)).decision is not None
+    assert chooser.faults == 0
