@@ -7,6 +7,7 @@ import logging
 import socket
 import traceback
 from collections.abc import AsyncIterator, Iterator
+from ipaddress import IPv6Address, ip_address
 
 import uvicorn
 from fastapi import FastAPI
@@ -56,6 +57,37 @@ def listen(host: str, port: int, group: str) -> socket.socket:
 def url_of(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def reaches(host: str, port: int, listener: socket.socket) -> bool:
+    """Whether a connection to `host` and `port` may be one to `listener`. Asks for the addresses of `host` only where
+    the port is the listener's; False where it has none."""
+    own_host, own_port = listener.getsockname()[:2]
+    if port != own_port:
+        return False
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):  # no OSError: what the address has for a name can be none
+        return False
+    own = ip_address(own_host)
+    for family, _, _, _, address in found:
+        given = ip_address(str(address[0]).partition("%")[0])
+        given = (given.ipv4_mapped if isinstance(given, IPv6Address) else None) or given
+        if given.is_unspecified:  # connects to this machine
+            given = ip_address("::1" if given.version == 6 else "127.0.0.1")
+        if given == own or (own.is_unspecified and _is_here(family, str(given))):
+            return True
+    return False
+
+
+def _is_here(family: int, address: str) -> bool:
+    """Whether `address` is one of this machine's: only to those a socket can be bound."""
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
 
 
 def log_no_messages(record: logging.LogRecord) -> bool:

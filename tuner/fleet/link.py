@@ -1,6 +1,6 @@
 """The pipe between the data path and the control process. Messages are immutable values; neither end ever waits.
 
-What cannot be handed over soon enough is dropped and counted: learning may lose an exchange, a request may not.
+What cannot be handed over soon enough is given back: learning may lose an exchange, a request may not.
 """
 
 import contextlib
@@ -62,8 +62,7 @@ class Link:
         self._on_message = on_message
         self._on_end = on_end
         self._waiting: queue.Queue[object | None] = queue.Queue(LIMIT)
-        self.dropped = 0
-        """Messages that were not sent."""
+        self._unsent: list[object] = []
         self._closing = False
         self._reader = threading.Thread(target=self._read, name="link-reader", daemon=True)
         self._writer = threading.Thread(target=self._write, name="link-writer", daemon=True)
@@ -74,18 +73,20 @@ class Link:
         self._writer.start()
 
     def send(self, message: object) -> bool:
-        """Hand `message` over soon; False, and counted, where too many wait already or the other end is gone."""
+        """Hand `message` over soon; False where too many wait already or the other end is gone."""
         with contextlib.suppress(queue.Full):
             if not self._closing:
                 self._waiting.put_nowait(message)
                 return True
-        self.dropped += 1
         return False
 
-    def close(self, seconds: float = 2.0) -> None:
-        """Write what waits, for `seconds` at most, and end; a second call does nothing."""
+    def close(self, seconds: float = 2.0) -> list[object]:
+        """Write what waits, for `seconds` at most, and end; a second call does nothing.
+
+        Returns: what `send` took and nobody wrote, as it seems; the other end may have gone before it read the rest.
+        """
         if self._connection.closed:
-            return
+            return []
         self._closing = True
         with contextlib.suppress(queue.Full):
             self._waiting.put(None, timeout=seconds)
@@ -94,7 +95,12 @@ class Link:
         with socket.socket(fileno=os.dup(self._connection.fileno())) as ended, contextlib.suppress(OSError):
             ended.shutdown(socket.SHUT_RDWR)
         self._reader.join(seconds)
+        self._writer.join(seconds)
         self._connection.close()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._unsent.append(self._waiting.get_nowait())
+        return [message for message in self._unsent if message is not None]
 
     def _read(self) -> None:
         while True:
@@ -117,4 +123,5 @@ class Link:
                 self._connection.send(message)
             except OSError:
                 self._closing = True
+                self._unsent.append(message)
                 return

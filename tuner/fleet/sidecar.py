@@ -12,22 +12,24 @@ import math
 import multiprocessing
 import signal
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from multiprocessing.context import SpawnProcess
 
 import uvloop
 from rich.console import Console
 
-from policies.quoting import listed
+from policies.quoting import listed, shown
 from policies.store import Store
 from tuner.fleet.control import run_control
-from tuner.fleet.link import Exchanges, Link, Steer, Stop, Told
-from tuner.fleet.proxy import Proxy, ProxyOptions, serve_proxy
+from tuner.fleet.handing import Handing
+from tuner.fleet.link import Link, Steer, Stop, Told
+from tuner.fleet.proxy import OriginError, Proxy, ProxyOptions, parse_origin, serve_proxy
 from tuner.fleet.switching import SwitchingChooser
-from tuner.fleet.types import Exchange
 from tuner.fleet.watching import configured
-from tuner.http_servers import GRACE_SECONDS, listen, url_of
+from tuner.http_servers import GRACE_SECONDS, listen, reaches, url_of
 from tuner.settings import Settings, SettingsError
 
 log = logging.getLogger(__name__)
@@ -48,7 +50,7 @@ def run_sidecar(settings: Settings, console: Console) -> int:
     """Serve until a signal ends it. Returns the exit code.
 
     Raises:
-        SettingsError: there is no upstream.
+        SettingsError: there is no upstream, or one that cannot be used.
         StoreUrlError: the database's URL cannot be used.
         StartError: a port is taken.
     """
@@ -62,6 +64,8 @@ def run_sidecar(settings: Settings, console: Console) -> int:
     with contextlib.ExitStack() as sockets:
         data_socket = sockets.enter_context(listen(settings.server.host, settings.server.port, "server"))
         admin_socket = sockets.enter_context(listen(settings.admin.host, settings.admin.port, "admin"))
+        for name, upstream in settings.fleet.upstreams.items():
+            _refuse_unusable(name, upstream.url, (data_socket, admin_socket))
         return uvloop.run(Sidecar(settings, console, data_socket, admin_socket).serve())
 
 
@@ -76,16 +80,13 @@ class Sidecar:
         self._console = console
         self._data_socket, self._admin_socket = data_socket, admin_socket
         self._chooser = SwitchingChooser()
-        self._measured: list[Exchange] = []
+        self._handing = Handing()
+        self._beginning_or_ending = threading.Lock()
         self._link: Link | None = None
         self._process: SpawnProcess | None = None
         self._proxy: Proxy | None = None
         self._ending = asyncio.Event()
         self._control_gone = asyncio.Event()
-
-    def record(self, exchange: Exchange) -> None:
-        """Keep an exchange until it is handed over; the sink of the proxy."""
-        self._measured.append(exchange)
 
     async def serve(self) -> int:
         """Serve until a signal comes. Returns the exit code."""
@@ -95,7 +96,7 @@ class Sidecar:
         url = url_of(self._data_socket)
         upstreams = [configured(name, given) for name, given in self._settings.fleet.upstreams.items()]
         self._proxy = await serve_proxy(
-            self._data_socket, upstreams, self._chooser, self, proxy_options(self._settings)
+            self._data_socket, upstreams, self._chooser, self._handing, proxy_options(self._settings)
         )
         self._console.log(f"passing requests on at {url}/v1 to {listed(self._named_upstreams())}")
         handing = asyncio.create_task(self._hand_over())
@@ -105,6 +106,8 @@ class Sidecar:
         gc.freeze()
         await self._ending.wait()
         await self._proxy.drain(GRACE_SECONDS)
+        while self._handing.flush(self._link):
+            pass
         handing.cancel()
         supervising.cancel()
         await asyncio.gather(handing, supervising, return_exceptions=True)
@@ -131,17 +134,11 @@ class Sidecar:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(FLUSH_SECONDS)
-            self._flush()
+            self._handing.flush(self._link)
             if self._link is not None and loop.time() - told_at >= STATE_SECONDS:
                 told_at = loop.time()
-                # Messages that were lost on their way count too, each as one.
                 state = self._proxy.state()
-                self._link.send(Told(replace(state, dropped=state.dropped + self._link.dropped)))
-
-    def _flush(self) -> None:
-        measured, self._measured = self._measured, []
-        if measured and self._link is not None:
-            self._link.send(Exchanges(tuple(measured)))
+                self._link.send(Told(replace(state, dropped=state.dropped + self._handing.dropped)))
 
     async def _keep_control(self) -> None:
         """Start the control process, and start it again whenever it has ended."""
@@ -152,44 +149,48 @@ class Sidecar:
             await asyncio.to_thread(self._start_control, loop)
             await self._control_gone.wait()
             self._control_gone.clear()
-            await asyncio.to_thread(self._end_control)
+            unsent = await asyncio.to_thread(self._end_control)
+            self._handing.take_back(unsent)
             pause = RESTART_SECONDS[0] if loop.time() - started_at > STEADY_SECONDS else pause
             self._console.log(f"the control process ended; requests go on, and it starts again in {pause:g} s")
             await asyncio.sleep(pause)
             pause = min(2 * pause, RESTART_SECONDS[1])
 
     def _start_control(self, loop: asyncio.AbstractEventLoop) -> None:
-        context = multiprocessing.get_context("spawn")
-        near, far = context.Pipe()
-        process = context.Process(
-            target=run_control, args=(self._settings, far, self._admin_socket), name="paceline-control", daemon=True
-        )
-        process.start()
-        far.close()
-        self._process = process
+        def in_loop(callback: Callable[..., object], *given: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for a word any more
+                loop.call_soon_threadsafe(callback, *given)
 
-        def take(message: object) -> None:
-            loop.call_soon_threadsafe(self._take, message)
+        with self._beginning_or_ending:
+            if self._ending.is_set():
+                return
+            context = multiprocessing.get_context("spawn")
+            near, far = context.Pipe()
+            process = context.Process(
+                target=run_control, args=(self._settings, far, self._admin_socket), name="paceline-control", daemon=True
+            )
+            process.start()
+            far.close()
+            self._process = process
+            self._link = Link(near, partial(in_loop, self._take), partial(in_loop, self._control_gone.set))
+            self._link.start()
 
-        def end() -> None:
-            loop.call_soon_threadsafe(self._control_gone.set)
-
-        self._link = Link(near, take, end)
-        self._link.start()
-
-    def _end_control(self) -> None:
-        """Let the control process write down what it knows, and end it."""
-        link, self._link = self._link, None
-        if link is not None:
-            link.send(Stop())
-            if self._process is not None:
-                self._process.join(CONTROL_SECONDS)
-            link.close()
-        if self._process is not None:
-            self._process.kill()
-            self._process.join()
-            self._process.close()
-            self._process = None
+    def _end_control(self) -> list[object]:
+        """Let the control process write down what it knows, and end it. Returns what was not written to it."""
+        with self._beginning_or_ending:  # a signal may come while it starts
+            link, self._link = self._link, None
+            process, unsent = self._process, []
+            if link is not None:
+                link.send(Stop())
+                if process is not None:
+                    process.join(CONTROL_SECONDS)
+                unsent = link.close()
+            if process is not None:
+                process.kill()
+                process.join()
+                self._process = None
+                process.close()
+            return unsent
 
     def _take(self, message: object) -> None:
         """A word of the control process, in the loop of the data path."""
@@ -197,6 +198,19 @@ class Sidecar:
             if message.upstreams is not None:
                 self._proxy.set_upstreams(message.upstreams)
             self._chooser.swap(message.snapshot)
+
+
+def _refuse_unusable(name: str, url: str, listeners: Sequence[socket.socket]) -> None:
+    """Raises: SettingsError: nothing can be reached at `url`, or one of our own `listeners` is."""
+    try:
+        origin = parse_origin(url)
+    except OriginError as error:
+        raise SettingsError(f"fleet.upstreams.{name}.url: {error}") from error
+    if any(reaches(origin.host, origin.port, listener) for listener in listeners):
+        raise SettingsError(
+            f"fleet.upstreams.{name}.url is {shown(url)}, where this sidecar itself would listen, so that every "
+            "request came back to it: give the address of the server behind it, or another server.port and admin.port."
+        )
 
 
 def proxy_options(settings: Settings) -> ProxyOptions:

@@ -13,6 +13,9 @@ from typing import Any
 
 from tuner.fleet.types import DraftCounts
 
+MOST_TOKENS = 10_000_000
+"""Of one answer and its prompt; no engine has a context of so many. What says more is a fault, and is left out: one
+such number would outweigh all that is learned."""
 _SGLANG_ACCEPTED = ("spec_num_correct_drafts", "spec_accepted_drafts")
 """The second one is the name before 2026."""
 
@@ -23,17 +26,17 @@ def draft_counts(body: Mapping[str, Any]) -> DraftCounts | None:
     None where it tells nothing, or what cannot be: more accepted than drafted. Nothing told is no acceptance, neither
     of 0 nor of 100 %.
     """
-    metrics = _mapping(body, "metrics")
+    metrics = mapping(body, "metrics")
     if (told := metrics.get("speculative_decoding")) is not None:
         return _counted(told, "num_draft_tokens", "num_accepted_draft_tokens", "num_spec_steps")
     if (timings := body.get("timings")) is not None:
         return _counted(timings, "draft_n", "draft_n_accepted", "")
     for place in (
-        _mapping(body, "meta_info"),
-        *(_mapping(_mapping(body, name), "spec_tokens_details") for name in ("sglext", "sgl_ext")),
+        mapping(body, "meta_info"),
+        *(mapping(mapping(body, name), "spec_tokens_details") for name in ("sglext", "sgl_ext")),
     ):
-        if (cycles := _whole(place, "spec_verify_ct")) is not None:
-            accepted = next((found for name in _SGLANG_ACCEPTED if (found := _whole(place, name)) is not None), None)
+        if (cycles := whole(place, "spec_verify_ct")) is not None:
+            accepted = next((found for name in _SGLANG_ACCEPTED if (found := whole(place, name)) is not None), None)
             return None if accepted is None else DraftCounts(None, accepted, cycles)
     return None
 
@@ -41,17 +44,21 @@ def draft_counts(body: Mapping[str, Any]) -> DraftCounts | None:
 def _counted(told: Any, drafted: str, accepted: str, cycles: str) -> DraftCounts | None:
     if not isinstance(told, Mapping):
         return None
-    proposed, kept = _whole(told, drafted), _whole(told, accepted)
+    proposed, kept = whole(told, drafted), whole(told, accepted)
     if proposed is None or kept is None or kept > proposed:
         return None
-    return DraftCounts(proposed, kept, _whole(told, cycles))
+    return DraftCounts(proposed, kept, whole(told, cycles))
 
 
-def _mapping(told: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def mapping(told: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The member `name`; empty where that is no object."""
     found = told.get(name)
     return found if isinstance(found, Mapping) else {}
 
 
-def _whole(told: Mapping[str, Any], name: str) -> int | None:
+def whole(told: Mapping[str, Any], name: str) -> int | None:
+    """The member `name`; None where that is no count, or one that cannot be."""
     found = told.get(name)
-    return found if isinstance(found, int) and not isinstance(found, bool) and found >= 0 else None
+    if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= MOST_TOKENS:
+        return None
+    return found

@@ -6,11 +6,20 @@ from typing import Any
 
 from tuner.fleet.proxy.events import Events
 from tuner.fleet.proxy.framing import Chunked, Framing, Length, UntilClose, chunk
-from tuner.fleet.proxy.head import END, AnswerHead, HeadError, RequestHead, parse_answer, with_headers
+from tuner.fleet.proxy.head import (
+    END,
+    AnswerHead,
+    HeadError,
+    RequestHead,
+    parse_answer,
+    refuse_early_answer,
+    with_headers,
+)
 
 _LOADING = b'"unavailable_error"'
 """The type of llama.cpp's 503 while its model is loading (tools/server)."""
 _COMMENT = b": keep-alive\n\n"
+_EVENT_STREAM = b"text/event-stream"
 _WITHOUT_BODY = (204, 304)
 
 
@@ -160,6 +169,7 @@ class Answer:
         while self._framing is None:
             at = begun.find(END) + len(END)
             if at < len(END):
+                refuse_early_answer(begun)
                 if len(begun) > self._max_head_bytes:
                     raise HeadError(
                         502, f"The head of the upstream's answer is longer than {self._max_head_bytes} bytes."
@@ -190,8 +200,8 @@ class Answer:
         else:
             self._framing = UntilClose() if head.length is None else Length(head.length)
         self.keep_alive = head.keep_alive and not self.ends_with_connection
-        plain = head.fields.get(b"content-encoding", b"identity") == b"identity"
-        if self._learns and plain and head.fields.get(b"content-type", b"").startswith(b"text/event-stream"):
+        plain = head.fields.get(b"content-encoding", b"identity").lower() == b"identity"
+        if self._learns and plain and head.fields.get(b"content-type", b"").lower().startswith(_EVENT_STREAM):
             # A body of a fixed length must keep it, so nothing can be taken out.
             self._strips = self._strips and head.status == 200 and not isinstance(self._framing, Length)
             self._events = Events()

@@ -39,8 +39,9 @@ def edited(body: Body, edits: Sequence[tuple[str, Any]]) -> bytes:
 
     Raises:
         ValueError, TypeError: a value has no JSON.
+        RecursionError: it is nested too deep.
     """
-    new = {key: json.dumps(value, ensure_ascii=False, allow_nan=False) for key, value in edits}
+    new = {key: json.dumps(value, allow_nan=False) for key, value in edits}
     pieces, at = [body.text[: body.inside]], body.inside
     missing = ",".join(f"{json.dumps(key)}:{value}" for key, value in new.items() if key not in body.members)
     if missing:

@@ -9,8 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tuner.fleet.engines.draft_counts import draft_counts
+from tuner.fleet.engines.draft_counts import draft_counts, mapping, whole
 from tuner.fleet.types import DraftCounts
+
+_MOST_MILLISECONDS = 1e9
+"""Of one answer: eleven days."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,38 +30,30 @@ class Counts:
 
 def read_counts(told: Mapping[str, Any]) -> Counts:
     """The counts in the members of an answer, or of the last event of a stream that had any. Never an exception."""
-    usage, timings = _mapping(told, "usage"), _mapping(told, "timings")
-    meta, metrics = _mapping(told, "meta_info"), _mapping(told, "metrics")
+    usage, timings = mapping(told, "usage"), mapping(told, "timings")
+    meta, metrics = mapping(told, "meta_info"), mapping(told, "metrics")
     output = _told((usage, "completion_tokens"), (timings, "predicted_n"), (meta, "completion_tokens"))
     cached = _told(
-        (_mapping(usage, "prompt_tokens_details"), "cached_tokens"), (timings, "cache_n"), (meta, "cached_tokens")
+        (mapping(usage, "prompt_tokens_details"), "cached_tokens"), (timings, "cache_n"), (meta, "cached_tokens")
     )
     prompt = _told((usage, "prompt_tokens"), (meta, "prompt_tokens"))
-    processed = _whole(timings, "prompt_n")
+    processed = whole(timings, "prompt_n")
     if prompt is None and processed is not None:  # llama.cpp counts what was not in its cache
         prompt = processed + (cached or 0)
-    milliseconds = _number(timings, "predicted_ms")
-    if milliseconds is None:
-        milliseconds = _number(metrics, "generation_time_ms")
-    seconds = None if milliseconds is None else milliseconds / 1000.0
+    seconds = _seconds(timings, "predicted_ms")
+    if seconds is None:
+        seconds = _seconds(metrics, "generation_time_ms")
     return Counts(output, prompt, cached, draft_counts(told), seconds)
 
 
 def _told(*places: tuple[Mapping[str, Any], str]) -> int | None:
     """The first count that is there."""
-    return next((found for told, name in places if (found := _whole(told, name)) is not None), None)
+    return next((found for told, name in places if (found := whole(told, name)) is not None), None)
 
 
-def _mapping(told: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _seconds(told: Mapping[str, Any], name: str) -> float | None:
+    """From milliseconds; None where that is no time, or one that cannot be (NaN is not at most anything)."""
     found = told.get(name)
-    return found if isinstance(found, Mapping) else {}
-
-
-def _whole(told: Mapping[str, Any], name: str) -> int | None:
-    found = told.get(name)
-    return found if isinstance(found, int) and not isinstance(found, bool) and found >= 0 else None
-
-
-def _number(told: Mapping[str, Any], name: str) -> float | None:
-    found = told.get(name)
-    return float(found) if isinstance(found, (int, float)) and not isinstance(found, bool) and found >= 0 else None
+    if not isinstance(found, (int, float)) or isinstance(found, bool) or not 0 <= found <= _MOST_MILLISECONDS:
+        return None
+    return found / 1000.0

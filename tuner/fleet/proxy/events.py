@@ -5,6 +5,7 @@ them last is parsed when the stream has ended.
 """
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ _TELLING = (b'"usage"', b'"timings"', b'"meta_info"')
 _DATA = b"data:"
 _ENDS = (b"\n\n", b"\r\n\r\n")
 """Of an event; both are in use (vLLM has the one, sse-starlette the other)."""
+_EVENT = re.compile(rb".*?(?:\n\n|\r\n\r\n)|.+\Z", re.DOTALL)
 _MAX_EVENT = 1024 * 1024
 """A longer event is passed on as any other, and teaches nothing."""
 
@@ -82,9 +84,9 @@ class Events:
 
     def told(self) -> dict[str, Any]:
         """The members of the last event that tells counts; of several in a piece the last one. Empty for none."""
-        for line in reversed(self._telling.splitlines()):
-            if line.startswith(_DATA) and any(name in line for name in _TELLING):
-                found = _parsed(line)
+        for event in reversed(_split(self._telling)):
+            if any(name in event for name in _TELLING):
+                found = _parsed(event)
                 if found:
                     return found
         return {}
@@ -109,25 +111,22 @@ def _first_end(piece: bytes) -> int:
 
 
 def _split(whole: bytes) -> list[bytes]:
-    events = []
-    while whole:
-        end = _first_end(whole) or len(whole)
-        events.append(whole[:end])
-        whole = whole[end:]
-    return events
+    return _EVENT.findall(whole)
 
 
 def _only_usage(event: bytes) -> bool:
     """Whether `event` is the chunk that ``stream_options.include_usage`` brings: no choices, and a usage."""
-    if not event.startswith(_DATA) or b'"usage"' not in event:
+    if b'"usage"' not in event:
         return False
     found = _parsed(event)
     return found.get("choices") == [] and isinstance(found.get("usage"), dict)
 
 
 def _parsed(event: bytes) -> dict[str, Any]:
+    """The object in the lines of `event` that are its data; those with an id, a name or a comment stand beside them."""
+    data = b"\n".join(line[len(_DATA) :] for line in event.splitlines() if line.startswith(_DATA))
     try:
-        found = json.loads(event[len(_DATA) :])
+        found = json.loads(data)
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from time import monotonic, time
 
 from tuner.fleet.proxy.answer import Answer
@@ -11,7 +10,7 @@ from tuner.fleet.proxy.endpoint import CONNECT_ERRORS, Endpoint, UpstreamConnect
 from tuner.fleet.proxy.framing import FramingError
 from tuner.fleet.proxy.generation import Kind, asked, kind_of, route_of
 from tuner.fleet.proxy.head import HeadError, RequestHead, rewritten, upstream_head
-from tuner.fleet.proxy.outcome import Sent, judge, report
+from tuner.fleet.proxy.outcome import Sent, judge
 from tuner.fleet.proxy.routing import Routing
 from tuner.fleet.proxy.sides import Client
 from tuner.fleet.types import Choice, End
@@ -145,8 +144,11 @@ class ProxiedExchange:
         answer = self._answer
         try:
             passed_on = answer.feed(data, monotonic())
-        except (HeadError, FramingError) as error:
-            self._broken(f"The upstream's answer is not HTTP/1.1: {error}.".replace("..", "."))
+        except HeadError as error:
+            self._broken(error.sentence)
+            return
+        except FramingError as error:
+            self._broken(f"The body of the upstream's answer is not framed as HTTP/1.1 has it: {error}.")
             return
         if passed_on:
             self._client.transport.write(passed_on)
@@ -227,9 +229,11 @@ class ProxiedExchange:
         if body is not None and self._choice.edits:
             try:
                 self._edited = edited(body, self._choice.edits)
+            except RecursionError:  # the client's own members, nested too deep to be written: for the upstream to judge
+                self._choice = Choice(self._choice.upstream)
             except (ValueError, TypeError) as error:
                 routing.chooser_fault(f"an edit has no JSON: {error}")
-                self._choice = replace(self._choice, edits=(), strip_usage=False)
+                self._choice = Choice(self._choice.upstream)
         self._dispatch(endpoint)
 
     def _note(self) -> None:
@@ -364,7 +368,7 @@ class ProxiedExchange:
             overhead_seconds=self._overhead or 0.0,
             load=load,
         )
-        self._routing.record(report(request, self._answer, end))
+        self._routing.record(request, self._answer, end)
 
     def _leave_endpoint(self) -> None:
         """Another attempt follows."""

@@ -18,6 +18,10 @@ _LENGTH = re.compile(rb"[0-9]{1,15}")
 _BARE_FEED = re.compile(rb"(?<!\r)\n")
 _BARE_RETURN = re.compile(rb"\r(?!\n)")
 _FOLD = re.compile(rb"\r\n[ \t]")
+_UNSAFE = re.compile(r"[^\x20-\x7e]")
+"""What cannot stand in the value of a header."""
+_VERSION = b"HTTP/1."
+_NO_ANSWER = "The upstream's answer is not HTTP/1.1; look whether its URL is that of the server."
 END = b"\r\n\r\n"
 
 
@@ -98,11 +102,19 @@ def parse_request(head: bytes) -> RequestHead:
     return RequestHead(start, tuple(lines), fields, length, chunked, keep_alive, method, target)
 
 
+def refuse_early_answer(begun: bytes) -> None:
+    """Raises: HeadError: `begun`, the beginning of an answer, can no longer become one."""
+    if begun[: len(_VERSION)] != _VERSION[: len(begun)]:
+        raise HeadError(502, _NO_ANSWER)
+    if _BARE_FEED.search(begun):
+        raise HeadError(502, "A line in the head of the upstream's answer ends without a carriage return.")
+
+
 def parse_answer(head: bytes) -> AnswerHead:
     """Raises: HeadError: it is no head of HTTP/1; its status is 502."""
     found = _ANSWER.fullmatch(head)
     if found is None:
-        raise HeadError(502, "The upstream's answer is not HTTP/1.1.")
+        raise HeadError(502, _NO_ANSWER)
     minor, status, block = found.groups()
     lines = block.splitlines(keepends=True)
     fields = _fields(lines)
@@ -135,9 +147,17 @@ def rewritten(head: RequestHead, length: int | None) -> RequestHead:
 
 
 def with_headers(head: Head, headers: Sequence[tuple[str, str]]) -> bytes:
-    """The whole head with `headers` behind its own."""
-    added = [b"%b: %b\r\n" % (name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
-    return b"".join((head.start, *head.lines, *added, b"\r\n"))
+    """The whole head with `headers` behind its own, in place of those of the same names: a client gets the word of the
+    one that it asked, whoever else steers behind it."""
+    added = [f"{name}: {_UNSAFE.sub(_escaped, value)}\r\n".encode("ascii") for name, value in headers]
+    names = tuple(name.lower().encode("ascii") + b":" for name, _ in headers)
+    kept = [line for line in head.lines if not line.lower().startswith(names)]
+    return b"".join((head.start, *kept, *added, b"\r\n"))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    """As in the ids of decisions (policies.decision_id): the bytes of UTF-8 in hexadecimal digits."""
+    return "".join(f"~{byte:02x}" for byte in found[0].encode("utf-8", "surrogatepass"))
 
 
 def _hosted(line: bytes, authority: bytes) -> bytes:

@@ -4,9 +4,11 @@ import asyncio
 import logging
 from collections.abc import Collection, Iterable, Sequence
 
+from tuner.fleet.proxy.answer import Answer
 from tuner.fleet.proxy.endpoint import Endpoint
 from tuner.fleet.proxy.options import ProxyOptions
-from tuner.fleet.types import Asked, Choice, Chooser, Exchange, ExchangeSink, Upstream
+from tuner.fleet.proxy.outcome import Sent, report
+from tuner.fleet.types import Asked, Choice, Chooser, End, ExchangeSink, Upstream
 
 _log = logging.getLogger(__name__)
 OVERHEAD_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, float("inf"))
@@ -97,14 +99,15 @@ class Routing:
         self.chooser_faults += 1
         _log.error("%s", sentence)
 
-    def record(self, exchange: Exchange) -> None:
-        bound = next(bound for bound in OVERHEAD_BOUNDS if exchange.overhead_seconds <= bound)
+    def record(self, sent: Sent, answer: Answer, end: End) -> None:
+        """Hand over what was measured."""
+        bound = next(bound for bound in OVERHEAD_BOUNDS if sent.overhead_seconds <= bound)
         self.overhead[bound] += 1
         try:
-            self._sink.record(exchange)
-        except Exception:  # noqa: BLE001 - whatever is wrong with the tuner, requests are served
+            self._sink.record(report(sent, answer, end))
+        except Exception:  # noqa: BLE001 - whatever is wrong with the tuner or an answer's counts, requests are served
             self.dropped += 1
-            _log.exception("the sink did not take an exchange")
+            _log.exception("an exchange was not taken down")
 
     def tick(self, now: float) -> None:
         """Close unused connections, and ask those that are down whether they are well."""

@@ -23,7 +23,10 @@ def session_key(head: RequestHead, members: Mapping[str, Any] | None) -> int | N
         value = members.get(member)
         if isinstance(value, str) and value:
             return hash((_KEY, member, value))
-    opening = _opening(members.get("messages"))
+    try:
+        opening = _opening(members.get("messages"))
+    except RecursionError:  # content that is nested too deep to be written
+        return None
     return hash((_KEY, opening)) if opening else None
 
 

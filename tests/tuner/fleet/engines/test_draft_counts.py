@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.tuner.fleet.engines.recordings import answer
-from tuner.fleet.engines.draft_counts import draft_counts
+from tuner.fleet.engines.draft_counts import MOST_TOKENS, draft_counts
 from tuner.fleet.types import DraftCounts
 
 
@@ -32,6 +32,12 @@ def test_report_49_sglangs_proposed_drafts_are_its_setting_and_no_count() -> Non
     told = draft_counts(answer("sglang_generate"))
     assert told is not None
     assert told.drafted is None
+
+
+@pytest.mark.parametrize("count", [-1, MOST_TOKENS + 1, 10**400, float("inf"), True, "4"])
+def test_a_count_that_cannot_be_is_none(count: object) -> None:
+    assert draft_counts({"timings": {"draft_n": count, "draft_n_accepted": 0}}) is None
+    assert draft_counts({"meta_info": {"spec_verify_ct": 4, "spec_num_correct_drafts": count}}) is None
 
 
 def test_the_older_name_of_sglang_is_read_too() -> None:
