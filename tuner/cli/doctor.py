@@ -116,6 +116,8 @@ def _drafting(found: Verdict) -> str:
 
 
 def _traffic(found: Verdict) -> str:
+    if found.served_unknown:
+        return f"unknown: {found.served_unknown}"
     if not found.served_drafted and found.served_tokens_per_cycle is None:
         return "no drafts since its start"
     said = []

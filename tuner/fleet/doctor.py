@@ -4,9 +4,11 @@ It needs no configuration, ends within `DOCTOR_SECONDS` and changes nothing.
 """
 
 import asyncio
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -19,11 +21,14 @@ from tuner.fleet.engines.trial import REPEATING, STORY, Trial, Trier
 from tuner.fleet.features import Trouble, features
 from tuner.fleet.render.lossy import lossy
 from tuner.fleet.types import Effect, EngineKind, Lever, Upstream
+from tuner.settings import ServerSettings, env_name, is_loopback
 
 DOCTOR_SECONDS = 9.0
 _TIMED_TOKENS = 24
 _SLOWER = 0.97
 """Below it drafting counts as slower: two requests tell no finer."""
+_OTHER_PORT = 8010
+"""For a sidecar beside a server that has the sidecar's own port."""
 _TOO_FEW = 0.05
 """Acceptance below which drafting brings nothing."""
 _OFF: Mapping[Lever, Mapping[str, Any]] = {Lever.PLUGIN: PLUGIN_OFF, Lever.REQUEST_LENGTH: REQUEST_OFF}
@@ -61,6 +66,8 @@ class Verdict:
     served_acceptance: float | None
     """0..1, of them."""
     served_tokens_per_cycle: float | None
+    served_unknown: str
+    """Why what was drafted since its start is not known; empty where it is."""
     tokens_per_second: float | None
     """Of one request, as the server decodes by itself, on a text that repeats itself."""
     speeds: tuple[Speed, ...]
@@ -102,7 +109,7 @@ async def examine(
         found = await find_out(url, client=client, seconds=seconds)
         speeds = await _speeds(found)
     served = _served(found.identity)
-    advisable, sentence, command = _advice(found, served, speeds)
+    advisable, sentence, command = _advice(found, served, speeds, key is not None)
     return Verdict(
         found.upstream,
         found.identity.launched if found.upstream.speculates is None else found.upstream.speculates,
@@ -112,6 +119,7 @@ async def examine(
         served.drafted if served is not None else None,
         served.acceptance if served is not None else None,
         served.emitted_per_cycle if served is not None else None,
+        _unknown(found.identity, served),
         found.bare.tokens_per_second,
         speeds,
         tuple(_warnings(found, served)),
@@ -129,6 +137,19 @@ def _served(identity: Identity) -> EngineDelta | None:
     if reading is None:
         return None
     return difference(EngineReading(reading.engine, reading.taken_at), reading)
+
+
+def _unknown(identity: Identity, served: EngineDelta | None) -> str:
+    """Why `served` does not tell what was drafted; None of it is zero."""
+    if identity.reading is None or served is None:
+        return identity.sentence or "Its metrics could not be read."
+    if identity.reading.drafted and served.drafted is None:
+        return "Its counters contradict each other: more tokens were accepted than drafted."
+    if served.cycles is None:
+        return "" if identity.launched is False else "Its metrics do not count drafts."
+    if served.cycles and served.accepted is None:
+        return "Its metrics count drafts, and do not tell what was accepted of them."
+    return ""
 
 
 async def _speeds(found: Found) -> tuple[Speed, ...]:
@@ -168,13 +189,18 @@ def _warnings(found: Found, served: EngineDelta | None) -> Iterator[str]:
             fields = ", ".join(dict.fromkeys(row.field for row in rows if row.trouble is trouble))
             if fields:
                 yield f"While it drafts it {said} requests with {fields}: the sidecar sends those to a plain pool."
-    if identity.sentence:
-        yield identity.sentence
 
 
-def _advice(found: Found, served: EngineDelta | None, speeds: tuple[Speed, ...]) -> tuple[bool, str, str]:
-    """(whether to go on, the verdict in words, what to paste next)."""
+def _advice(found: Found, served: EngineDelta | None, speeds: tuple[Speed, ...], keyed: bool) -> tuple[bool, str, str]:
+    """(whether to go on, the verdict in words, what to paste next); `keyed`: a key was given."""
     identity, bare, upstream = found.identity, found.bare, found.upstream
+    if identity.asks_for_a_key:
+        wants = "another key than the one that was given" if keyed else "a key"
+        return (
+            False,
+            f"Don't yet: it wants {wants}, and without it nothing can be seen of it.",
+            f"paceline doctor --url {upstream.url} --key KEY",
+        )
     if identity.engine is EngineKind.UNKNOWN:
         return (
             False,
@@ -201,7 +227,7 @@ def _advice(found: Found, served: EngineDelta | None, speeds: tuple[Speed, ...])
             False,
             f"Don't: since its start {nothing}, so that drafting costs and brings nothing. Launch it without the "
             "drafter.",
-            f"paceline sidecar --upstream this={upstream.url} --mode observe",
+            _sidecar(upstream, "this", keyed, " --mode observe"),
         )
     if speeds and all(one.ratio < _SLOWER for one in speeds):
         worst = min(speeds, key=lambda one: one.ratio)
@@ -211,7 +237,7 @@ def _advice(found: Found, served: EngineDelta | None, speeds: tuple[Speed, ...])
             f"{worst.plain:.0f}. Launch it without the drafter, or with a shorter block.",
             _launch(identity),
         )
-    return _way(upstream)
+    return _way(upstream, keyed)
 
 
 def _brings_nothing(served: EngineDelta | None) -> str:
@@ -226,7 +252,7 @@ def _brings_nothing(served: EngineDelta | None) -> str:
     return ""
 
 
-def _way(upstream: Upstream) -> tuple[bool, str, str]:
+def _way(upstream: Upstream, keyed: bool) -> tuple[bool, str, str]:
     """How to steer a server that drafts."""
     steered = [lever for lever in Lever if upstream.effect(lever) is Effect.WORKS]
     if steered:
@@ -234,7 +260,7 @@ def _way(upstream: Upstream) -> tuple[bool, str, str]:
         return (
             True,
             "Go on: it drafts, and its block length can be steered while it serves.",
-            f"paceline sidecar --upstream {upstream.url}{ports} --mode advise",
+            _sidecar(upstream, "", keyed, f"{ports} --mode advise"),
         )
     if upstream.engine is EngineKind.VLLM:
         return (
@@ -247,15 +273,27 @@ def _way(upstream: Upstream) -> tuple[bool, str, str]:
         True,
         "Go on, with a second server: it drafts, and nothing switches that by request, so that what can be steered is "
         "which requests come here and which go to a server that decodes plain.",
-        f"paceline sidecar --upstream drafting={upstream.url} --upstream plain=http://HOST:PORT --mode advise",
+        _sidecar(upstream, "drafting", keyed, " --upstream plain=http://HOST:PORT --mode advise"),
     )
 
 
+def _sidecar(upstream: Upstream, name: str, keyed: bool, options: str) -> str:
+    """The line that starts one, whose own ports are not the server's; a server without a name is called ``a``."""
+    variable = env_name(f"fleet.upstreams.{name or 'a'}.api_key")
+    where = urlsplit(upstream.url)
+    taken = is_loopback(where.hostname or "") and where.port == ServerSettings().port
+    port = f" --port {_OTHER_PORT}" if taken else ""
+    named = f"{name}=" if name else ""
+    return f"{f'{variable}=KEY ' * keyed}paceline sidecar --upstream {named}{upstream.url}{port}{options}"
+
+
 def _launch(identity: Identity) -> str:
-    model = next(iter(identity.models), "MODEL")
+    model = shlex.quote(next(iter(identity.models), "MODEL"))
     if identity.engine is EngineKind.VLLM:
         config = '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 2, "prompt_lookup_max": 4}'
-        return f"vllm serve {model} --port 8001 --speculative-config '{config}'"
+        return (
+            f"python -m vllm.entrypoints.openai.api_server --model {model} --port 8080 --speculative-config '{config}'"
+        )
     if identity.engine is EngineKind.SGLANG:
         return (
             f"python -m sglang.launch_server --model-path {model} --port 30001 --speculative-algorithm NGRAM "

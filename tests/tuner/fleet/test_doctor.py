@@ -2,10 +2,14 @@
 
 import asyncio
 import json
+import shlex
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
+from unittest.mock import AsyncMock
 
+import httpx
 import pytest
 from typer.testing import CliRunner
 
@@ -13,11 +17,13 @@ from tests.tuner.fleet.engines.recordings import changed, page
 from tests.tuner.fleet.engines.stub_engine import Honours, StubEngine
 from tests.tuner.fleet.llama_server import LlamaServer, start_llama
 from tuner.cli import app
+from tuner.cli.sidecar import named
 from tuner.fleet.doctor import Verdict, examine
 from tuner.fleet.engines.identity import Identity
 from tuner.fleet.engines.known_faults import KNOWN_FAULTS, Facts, known_faults
 from tuner.fleet.engines.reading import EngineDelta, read_page
 from tuner.fleet.types import Effect, EngineKind, Lever
+from tuner.settings_loader import load_settings
 
 URL = "http://engine"
 DELTA = EngineDelta(1.0, False, 1000.0, 5000.0, 2000.0, (), 9000.0, None, None)
@@ -174,6 +180,93 @@ def test_a_server_that_wants_a_key_says_what_to_type() -> None:
     found = examined(StubEngine(EngineKind.VLLM, extra=refused))
     assert found.command == f"paceline doctor --url {URL} --key KEY"
     assert "It answered 401: Unauthorized." in found.sentence
+
+
+@pytest.mark.parametrize(("key", "wants"), [(None, "a key"), ("k", "another key than the one that was given")])
+def test_a_server_that_shows_nothing_without_a_key_is_told_from_an_unknown_one(key: str | None, wants: str) -> None:
+    class Locked(StubEngine):
+        def _answer(self, request: httpx.Request) -> httpx.Response:
+            return httpx.Response(401, json={"error": "Unauthorized"})
+
+    found = asyncio.run(examine(URL, key=key, transport=Locked(EngineKind.VLLM).transport))
+    assert (found.advisable, found.upstream.engine) == (False, EngineKind.UNKNOWN)
+    assert found.sentence.startswith(f"Don't yet: it wants {wants},")
+    assert found.command == f"paceline doctor --url {URL} --key KEY"
+
+
+def test_a_key_that_was_needed_stands_in_the_line_to_paste() -> None:
+    found = asyncio.run(examine(URL, key="secret", transport=StubEngine(EngineKind.LLAMA_CPP).transport))
+    line = found.command
+    assert line.startswith("PACELINE_FLEET__UPSTREAMS__DRAFTING__API_KEY=KEY paceline sidecar --upstream drafting=")
+    assert "secret" not in line
+
+
+def test_a_key_in_the_environment_reaches_the_server_that_the_command_line_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PACELINE_FLEET__UPSTREAMS__DRAFTING__API_KEY", "secret")
+    (given,) = load_settings(
+        None, {"fleet": {"upstreams": named([f"drafting={URL}"])}}
+    ).settings.fleet.upstreams.values()
+    assert given.api_key is not None
+    assert (given.url, given.api_key.get_secret_value()) == (URL, "secret")
+
+
+@pytest.mark.parametrize(
+    ("url", "ports"),
+    [("http://127.0.0.1:8000", " --port 8010"), ("http://127.0.0.1:8080", ""), ("http://10.0.0.1:8000", "")],
+)
+def test_the_line_to_paste_does_not_take_the_servers_own_port(url: str, ports: str) -> None:
+    found = asyncio.run(examine(url, transport=StubEngine(EngineKind.LLAMA_CPP, Honours.IT).transport))
+    assert found.command == f"paceline sidecar --upstream {url}{ports} --mode advise"
+
+
+def test_a_models_name_cannot_add_to_the_line_to_paste() -> None:
+    models = {"/v1/models": (200, {"data": [{"id": "m; rm -rf ~", "owned_by": "vllm"}]})}
+    found = examined(StubEngine(EngineKind.VLLM, block_length=0, extra=models))
+    assert shlex.split(found.command)[:5] == [
+        "python",
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        "m; rm -rf ~",
+    ]
+
+
+def _traffic(engine: StubEngine, monkeypatch: pytest.MonkeyPatch) -> str:
+    found = examined(engine)
+    monkeypatch.setattr(import_module("tuner.cli.doctor"), "examine", AsyncMock(return_value=found))
+    (line,) = [line for line in run("--url", URL)[1].splitlines() if line.startswith("traffic ")]
+    return line
+
+
+class Told(StubEngine):
+    """What its counters say of drafts, whatever was asked of it."""
+
+    said: Mapping[str, float]
+
+    def _page(self) -> str:
+        text = super()._page()
+        for name, value in self.said.items():
+            text = changed(text, f"vllm:spec_decode_{name}_total", value)
+        return text
+
+
+def test_metrics_that_cannot_be_read_are_not_taken_for_no_traffic(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "unknown: It has no metrics: launch" in _traffic(StubEngine(EngineKind.VLLM, metrics=False), monkeypatch)
+
+
+def test_counters_that_contradict_each_other_are_not_taken_for_no_traffic(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Told(EngineKind.VLLM, tells_drafts=True)
+    engine.said = {"num_draft_tokens": 10.0, "num_accepted_tokens": 20.0}
+    assert "unknown: Its counters contradict each other: more tokens" in _traffic(engine, monkeypatch)
+
+
+def test_no_drafts_since_the_start_are_told_where_they_were_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Told(EngineKind.VLLM, tells_drafts=True)
+    engine.said = dict.fromkeys(("num_drafts", "num_draft_tokens", "num_accepted_tokens"), 0.0)
+    assert _traffic(engine, monkeypatch).endswith("no drafts since its start")
+    assert _traffic(StubEngine(EngineKind.VLLM, block_length=0), monkeypatch).endswith("no drafts since its start")
 
 
 def test_a_key_goes_with_every_request() -> None:

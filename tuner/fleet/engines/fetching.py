@@ -80,8 +80,11 @@ async def fetch(
                     raise FetchError(f"{where} is longer than {MOST_BYTES >> 20} MiB and is not read.")
             return Fetched(answer.status_code, dict(answer.headers), bytes(received))
     except (TimeoutError, httpx.TimeoutException):
-        raise FetchError(f"{where} did not answer within {seconds:g} seconds.") from None
+        raise FetchError(
+            f"{where} did not answer within {seconds:g} seconds: look whether the server still works."
+        ) from None
     except httpx.LocalProtocolError:  # its text quotes headers, and a key is one
         raise FetchError(f"{where} could not be asked: its address or key is not one that HTTP takes.") from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise FetchError(f"{where} could not be read: {shown(str(error) or type(error).__name__)}.") from error
+        said = shown(str(error) or type(error).__name__)
+        raise FetchError(f"{where} could not be read ({said}): start the server there, or correct its URL.") from error

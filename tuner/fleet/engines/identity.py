@@ -30,6 +30,7 @@ _OWNERS = {"vllm": EngineKind.VLLM, "sglang": EngineKind.SGLANG, "llamacpp": Eng
 _SETTINGS = ("speculative", "dp_size", "tp_size", "enable_dp_attention", "device", "enable_lora")
 """What is kept of a server's own word; SGLang tells its keys there too."""
 _LOADING = 503
+_UNAUTHORISED = (401, 403)
 _CHAINS = ("eagle", "eagle3", "nextn", "standalone")
 
 
@@ -70,6 +71,12 @@ class Identity:
             and told.get("speculative_eagle_topk") == 1
             and told.get("speculative_adaptive") is False
         )
+
+    @property
+    def asks_for_a_key(self) -> bool:
+        """Whether nobody can tell who answers, since it wants a key, or another one than it got."""
+        refused = any(answer.status in _UNAUTHORISED for answer in self.answers.values())
+        return self.engine is EngineKind.UNKNOWN and refused
 
     def answer(self, path: str) -> Fetched | None:
         """What `path` said, if it said 200."""
@@ -126,8 +133,8 @@ def _identity(answers: Mapping[str, Fetched]) -> Identity:
 
 
 def _reading(page: Fetched | None) -> tuple[EngineReading | None, str]:
-    if page is None or page.status in (401, 403):
-        return None, "Its metrics did not answer, or not without a key."
+    if page is None or page.status in _UNAUTHORISED:
+        return None, "Its metrics did not answer, or not without a key: give its key if it has one."
     reading = read_page(page.text, 0.0, process=page.headers.get("process-start-time-unix", ""))
     if page.status != 200 or reading.engine is EngineKind.UNKNOWN:
         return None, "It has no metrics: launch llama-server with --metrics, SGLang with --enable-metrics."

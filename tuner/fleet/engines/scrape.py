@@ -61,7 +61,8 @@ class EngineMeter:
             return Scraped(None, None, str(error))
         reading = read_page(page.text, self._clock(), process=page.process)
         if reading.engine is EngineKind.UNKNOWN:
-            return Scraped(None, None, f"{self._url}/metrics has no series of vLLM, llama.cpp or SGLang.")
+            said = f"{self._url}/metrics has no series of vLLM, llama.cpp or SGLang: correct the URL if it should."
+            return Scraped(None, None, said)
         before, self._before = self._before, reading
         if before is None:
             return Scraped(reading, None, "")
@@ -90,7 +91,7 @@ async def fetch_page(client: httpx.AsyncClient, url: str, *, seconds: float = PA
 
 def _remedy(status: int) -> str:
     if status in (401, 403):
-        return ": it asks for a key"
+        return ": it asks for a key, so set fleet.upstreams.NAME.api_key"
     if status in (404, 501):
         return ": launch llama-server with --metrics, SGLang with --enable-metrics"
-    return ""
+    return ": look into its log"

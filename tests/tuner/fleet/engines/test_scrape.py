@@ -82,7 +82,7 @@ def test_a_page_that_hangs_is_given_up(serve: Callable[[asyncio.StreamWriter], A
                 await fetch_page(http, url, seconds=0.2)
             return str(caught.value).removeprefix(url)
 
-    assert asyncio.run(run()) == "/metrics did not answer within 0.2 seconds."
+    assert asyncio.run(run()) == "/metrics did not answer within 0.2 seconds: look whether the server still works."
 
 
 def test_a_page_that_drips_is_given_up_too() -> None:
