@@ -83,13 +83,7 @@ class PluginLink:
 
     def _changed(self, replica: Replica) -> None:
         instance = replica.hello.instance
-        if instance not in self._places:
-            self._places[instance] = self._place(replica)
-            self._tell(
-                f"vLLM's plug-in reports from upstream {self._places[instance]}: {replica.hello.drafter}, up to "
-                f"{replica.hello.block_length} tokens, {replica.hello.slots} sequences"
-            )
-        place = self._places[instance]
+        place = self._place_of(replica)
         if not replica.connected:
             self._metrics.forget_plugin(place, instance)
             return
@@ -102,7 +96,7 @@ class PluginLink:
         """The upstream that a plug-in is in, by the model that it serves; those taken already come last."""
         serving = [one for one in self._found() if replica.hello.model in one.models]
         with_plugin = [one for one in serving if one.effect(Lever.PLUGIN) is Effect.WORKS] or serving
-        taken = set(self._places.values())
+        taken = set(self._places.values()) - {OTHER}
         free = [one.name for one in with_plugin if one.name not in taken] or [one.name for one in with_plugin]
         return free[0] if free else OTHER
 
@@ -131,9 +125,18 @@ class PluginLink:
         return True
 
     def _place_of(self, replica: Replica) -> str:
-        if self._places[replica.hello.instance] == OTHER:  # it may have been found since
-            self._places[replica.hello.instance] = self._place(replica)
-        return self._places[replica.hello.instance]
+        """Its upstream. A plug-in speaks before its server answers, so that it may be placed only later."""
+        instance, hello = replica.hello.instance, replica.hello
+        known = self._places.get(instance)
+        if known is None or known == OTHER:
+            place = self._places[instance] = self._place(replica)
+            if place != known:
+                where = "a server that is none of the upstreams yet" if place == OTHER else f"upstream {place}"
+                self._tell(
+                    f"vLLM's plug-in reports from {where}: {hello.drafter}, up to {hello.block_length} tokens, "
+                    f"{hello.slots} sequences"
+                )
+        return self._places[instance]
 
 
 def hello_drafts(replica: Replica) -> bool:
