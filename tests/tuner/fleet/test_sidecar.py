@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -90,6 +91,20 @@ def sidecar(folder: Path, *arguments: str, **environment: str) -> Iterator[Sidec
             reader.join()
 
 
+@contextmanager
+def passed_on(listener: socket.socket, start: bytes) -> Iterator[None]:
+    """While a request that begins with `start` waits for its answer; those before it, such as our own for metrics, get
+    none."""
+    listener.settimeout(SECONDS)
+    while True:
+        connection, _ = listener.accept()
+        with connection:
+            connection.settimeout(SECONDS)
+            if connection.recv(4096).startswith(start):
+                yield
+                return
+
+
 def ask(url: str, **more: object) -> httpx.Response:
     body = {"model": "any", "prompt": "one two three one two", "max_tokens": 4, "temperature": 0, **more}
     return httpx.post(f"{url}/v1/completions", json=body, timeout=SECONDS)
@@ -105,6 +120,49 @@ def test_requests_pass_while_the_control_process_is_dead_and_it_comes_back(
         assert ask(running.data_url).status_code == 200
         running.printed(r"admin API and metrics at (\S+)", times=2)
         assert httpx.get(f"{running.admin_url}/livez", timeout=SECONDS).status_code == 200
+
+
+def test_what_was_measured_while_the_control_process_was_dead_is_learned_once_it_is_back(
+    llama_plain: LlamaServer, tmp_path: Path
+) -> None:
+    with sidecar(tmp_path, "--upstream", llama_plain.url) as running:
+        assert running.admin_url
+        os.kill(running.control_pid(), signal.SIGKILL)
+        running.printed(r"(the control process ended; requests go on)")
+        for _ in range(3):
+            assert ask(running.data_url).status_code == 200
+        admin = running.printed(r"admin API and metrics at (\S+)", times=2)
+        folded = re.compile(r'^paceline_exchanges_total\{.*end="done".*\} 3', re.MULTILINE)
+        for _ in range(1000):
+            told = httpx.get(f"{admin}/metrics", timeout=SECONDS).text
+            if folded.search(told):
+                break
+        assert folded.search(told), told
+
+
+def test_a_second_signal_waits_for_nobody_and_leaves_no_traceback(tmp_path: Path) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        sidecar(tmp_path, "--upstream", f"http://127.0.0.1:{silent.getsockname()[1]}") as running,
+    ):
+        assert running.admin_url
+        url = httpx.URL(running.data_url)
+        with socket.create_connection((url.host, url.port or 0), timeout=SECONDS) as client:
+            client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
+            with passed_on(silent, b"POST /v1/completions"):
+                running.process.send_signal(signal.SIGTERM)
+                running.printed(r"(stopping: no more requests are taken)")
+                running.process.send_signal(signal.SIGTERM)
+                assert running.process.wait(SECONDS) == 128 + signal.SIGTERM
+    assert "Traceback" not in "".join(running.lines)
+
+
+def test_a_signal_while_the_control_process_starts_ends_both_with_0(tmp_path: Path) -> None:
+    with sidecar(tmp_path, "--upstream", "http://127.0.0.1:9") as running:
+        assert running.data_url
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(SECONDS) == 0
+    assert "Traceback" not in "".join(running.lines)
 
 
 def test_a_signal_ends_both_processes_with_0(llama_plain: LlamaServer, tmp_path: Path) -> None:
