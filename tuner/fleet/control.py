@@ -18,6 +18,7 @@ from pathlib import Path
 from fastapi import FastAPI, Header, Response
 from rich.console import Console
 
+from policies.cycle_policy import CyclePolicy
 from policies.database_url import without_password
 from policies.records import StoredState
 from policies.stats import EngineInfo
@@ -178,7 +179,8 @@ class Control:
 
     def _plugin_link(self, steering: FleetSteering, known: StoredState | None) -> PluginLink:
         def ready(info: EngineInfo, longest: int) -> None:
-            steering.set_plugin(info, longest, plugin.publisher.publish)
+            # In observe and advise nothing is ordered: a plain window would steer what nobody asked to be steered.
+            steering.set_plugin(info, longest, plugin.publisher.publish if self._modes & STEERED else _nobody)
             if known is not None:
                 steering.resume_plugin(known.posterior or {})
             self._say("cycles are steered from now on" if self._modes & STEERED else "cycles are learned from now on")
@@ -295,3 +297,7 @@ def view_of(upstream: Upstream, state: UpstreamState | None) -> UpstreamView:
             CapabilityView(one.lever.value, one.effect.value, one.sentence) for one in upstream.capabilities
         ),
     )
+
+
+def _nobody(policy: CyclePolicy) -> None:
+    """Takes what cycles would be steered by, where they are not."""
