@@ -72,12 +72,12 @@ async def fetch(
             client.stream(method, where, headers=sent, json=body, timeout=seconds) as answer,
         ):
             if answer.headers.get("content-encoding", "identity") != "identity":
-                raise FetchError(f"{where} is compressed, which was not asked for, and is not read.")
+                raise FetchError(f"{where} is compressed though nobody asked, and not read: switch that off there.")
             received = bytearray()
             async for piece in answer.aiter_bytes():
                 received += piece
                 if len(received) > MOST_BYTES:
-                    raise FetchError(f"{where} is longer than {MOST_BYTES >> 20} MiB and is not read.")
+                    raise FetchError(f"{where} is longer than {MOST_BYTES >> 20} MiB and not read: correct the URL.")
             return Fetched(answer.status_code, dict(answer.headers), bytes(received))
     except (TimeoutError, httpx.TimeoutException):
         raise FetchError(

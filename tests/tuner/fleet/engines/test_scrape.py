@@ -111,7 +111,7 @@ def test_a_page_without_end_is_not_read_to_the_end() -> None:
             sent += 1 << 20
             yield b"#" * (1 << 20)
 
-    with pytest.raises(FetchError, match=r"longer than 8 MiB and is not read\.$"):
+    with pytest.raises(FetchError, match=r"longer than 8 MiB and not read: correct the URL\.$"):
         fetched(lambda _: httpx.Response(200, content=endless()))
     assert sent <= MOST_BYTES + (2 << 20)
 
