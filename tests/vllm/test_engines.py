@@ -63,7 +63,7 @@ def test_a_vllm_without_a_drafter_is_known_to_have_none(vllm_plain: VllmServer) 
     verdict = examined(vllm_plain)
     assert verdict.advisable is False
     assert "decodes plain" in verdict.sentence
-    assert verdict.command.startswith("vllm serve ")
+    assert verdict.command.startswith("python -m vllm.entrypoints.openai.api_server ")
 
 
 def test_the_plug_in_is_known_by_its_effect_and_the_speeds_are_compared(vllm_plugin: VllmServer) -> None:
