@@ -79,12 +79,8 @@ def _length(kind: str, length: str, old: bool) -> dict[str, str]:
     """What bounds a block of one type of drafter."""
     if kind in _BY_SIZE:
         return {f"spec-ngram-{'' if old else kind.removeprefix('ngram-') + '-'}size-m": length}
-    if kind == "ngram-mod":  # by itself it proposes 48 tokens or nothing
-        return (
-            {"draft-max": length, "draft-min": "1"}
-            if old
-            else {"spec-ngram-mod-n-max": length, "spec-ngram-mod-n-min": "1"}
-        )
+    if kind == "ngram-mod" and not old:
+        return {"spec-ngram-mod-n-max": length}
     if kind == "ngram-cache":
         return {}
     return {"draft-max" if old else "spec-draft-n-max": length}

@@ -210,7 +210,7 @@ def test_every_flag_for_todays_llama_server_is_in_the_real_library() -> None:
     for drafter in drafters:
         mine = known("a/en", [(1, 4, 3)], drafter=drafter, survival=geometric(0.8), predicted=((1, 1.4),))
         for part in render(Engine.LLAMA_SERVER, merge([mine]), "b10573").flags:
-            if part not in ("1", "3", "WEIGHTS"):
+            if part not in ("3", "WEIGHTS"):
                 assert part.encode() + b"\x00" in content, part
     assert b"--draft-max-of-nobody\x00" not in content
 
@@ -220,13 +220,13 @@ def test_every_flag_for_todays_llama_server_is_in_the_real_library() -> None:
     [
         ("ngram-simple", "--spec-type ngram-simple --spec-ngram-simple-size-m 3"),
         ("ngram-map-k4v", "--spec-type ngram-map-k4v --spec-ngram-map-k4v-size-m 3"),
-        ("ngram-mod", "--spec-type ngram-mod --spec-ngram-mod-n-max 3 --spec-ngram-mod-n-min 1"),
+        ("ngram-mod", "--spec-type ngram-mod --spec-ngram-mod-n-max 3"),
         ("ngram-cache", "--spec-type ngram-cache"),
         ("draft-simple", "--spec-type draft-simple --model-draft WEIGHTS --spec-draft-n-max 3"),
         ("draft-mtp", "--spec-type draft-mtp --spec-draft-n-max 3"),
         (
             "ngram-mod,draft-mtp",
-            "--spec-type ngram-mod,draft-mtp --spec-ngram-mod-n-max 3 --spec-ngram-mod-n-min 1 --spec-draft-n-max 3",
+            "--spec-type ngram-mod,draft-mtp --spec-ngram-mod-n-max 3 --spec-draft-n-max 3",
         ),
     ],
 )
