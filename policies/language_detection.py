@@ -74,9 +74,7 @@ class LanguageDetector:
         if _is_code(text):
             return CODE
         sample = strip_fences(text[:_SCANNED_CHARACTERS]).strip()[:_READ_CHARACTERS]
-        letters = len(
-            [*islice(filter(str.isalpha, sample), _MIN_LETTERS)]
-        )  # once for each request: no more are counted
+        letters = len([*islice(filter(str.isalpha, sample), _MIN_LETTERS)])
         if letters < _MIN_LETTERS and len(_IDEOGRAPH.findall(sample)) < _MIN_IDEOGRAPHS:
             return UNDETERMINED
         found = self._detector.detect(sample, k=2)
