@@ -4,6 +4,8 @@ import shutil
 import sys
 from pathlib import Path
 
+from policies.types import UNKNOWN_LENGTH
+
 
 def counted(number: int, noun: str) -> str:
     """``1 request``, ``2,000 requests``."""
@@ -14,3 +16,8 @@ def program() -> str:
     """What to type for this program: its name, or its path as it was called by where the shell would not find it."""
     called = sys.argv[0]
     return called if shutil.which("paceline") is None and Path(called).name == "paceline" else "paceline"
+
+
+def length_words(block_length: int) -> str:
+    """A block length for people."""
+    return "unknown" if block_length == UNKNOWN_LENGTH else str(block_length)

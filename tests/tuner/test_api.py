@@ -408,7 +408,7 @@ def test_the_kill_switch_is_in_force_at_once_and_can_be_taken_back(admin: Admin)
     assert admin.steering.calls == ["set_kill"]
     assert admin.client.get(POLICY_PATH).json()["explanation"]["reason"] == "KILL_SWITCH"
     cleared = admin.client.post("/api/v1/kill-switch", json={"route": "*", "active": False}).json()
-    assert cleared == {"route": "*", "active": False, "in_force": []}
+    assert cleared == {"route": "*", "active": False, "in_force": [], "unmet": ""}
     again = admin.client.post("/api/v1/kill-switch", json={"route": "*", "active": False})
     assert again.status_code == 200
     assert admin.recorder.flush(DEADLINE_SECONDS)
@@ -705,3 +705,32 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 )
 def test_a_length_of_time_is_told_in_two_units(seconds: float, words: str) -> None:
     assert describe_duration(seconds) == words
+
+
+UNMET = "no server here is known to decode plain"
+
+
+def test_an_order_for_plain_that_cannot_be_met_says_so_wherever_it_is_shown(start: Start) -> None:
+    admin = start()
+    admin.steering.snapshot = replace(admin.steering.snapshot, unmet=UNMET, plain_sessions=True)
+    assert admin.client.get("/api/v1/status").json()["unmet"] == ""
+    assert admin.client.get(POLICY_PATH).json()["unmet"] == ""
+    pinned = {"drafter": "none", "reason": "a trial", "expires_in": "2h"}
+    assert admin.client.put(PIN_PATH, json=pinned).json()["unmet"] == UNMET
+    assert admin.client.get("/api/v1/status").json()["unmet"] == UNMET
+    assert admin.client.delete(PIN_PATH).json()["unmet"] == ""
+    killed = admin.client.post("/api/v1/kill-switch", json={"route": "*", "active": True, "reason": "an incident"})
+    assert killed.json()["unmet"] == UNMET
+    assert admin.client.get(POLICY_PATH).json()["unmet"] == UNMET
+    cleared = admin.client.post("/api/v1/kill-switch", json={"route": "*", "active": False})
+    assert cleared.json()["unmet"] == ""
+
+
+def test_a_fleet_claims_no_cycles_and_no_default_of_its_own() -> None:
+    start_of = snapshot()
+    default = replace(start_of.policies["code-edit", "code"], reason=Reason.ENGINE_DEFAULT, state=PolicyState.ON)
+    told = replace(start_of, policies={("code-edit", "code"): default}, plain_sessions=True)
+    found = explain(told, "code-edit", "code", RouteSettings(), "ngram", 0.0)
+    assert found.reason is Reason.ENGINE_DEFAULT
+    assert [rung.note for rung in found.ladder if rung.standing == "decides"] == ["as without Paceline"]
+    assert not any("cycle" in sentence for sentence in found.evidence if sentence.startswith("Seen"))

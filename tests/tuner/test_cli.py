@@ -26,6 +26,7 @@ from policies import Arm, Interval, Reason
 from policies.cycle_policy import Copier, Outlook
 from policies.decision_id import DecisionFields, encode
 from policies.store import Store
+from policies.types import UNKNOWN_LENGTH
 from tests.policies import store_samples as samples
 from tests.tuner.scripted_steering import ScriptedSteering, snapshot
 from tuner.acceptance import Acceptance
@@ -414,6 +415,30 @@ def test_off_and_on_are_the_kill_switch(admin: Admin) -> None:
     assert still.endswith(": [bold]an incident[/bold]; `paceline on --all` takes that back.\n")
     assert run("on", "--all").stdout == "Speculation is on for every route.\n"
     assert admin.actions() == ["unkill", "unkill", "kill", "kill"]
+
+
+def test_an_order_that_no_server_can_follow_says_so_with_the_remedy(admin: Admin) -> None:
+    remedy = "launch one without a drafter"
+    admin.steering.snapshot = replace(admin.steering.snapshot, unmet=f"no server here decodes plain: {remedy}")
+    assert remedy not in run("status").stdout
+    pinned = run("pin", "chat", "-l", "en", "--drafter", "none", "--for", "1h", "--reason", "a trial")
+    assert remedy in pinned.stdout
+    assert remedy in run("status").stdout
+    assert remedy in run("explain", "chat", "-l", "en").stdout
+    run("unpin", "chat", "-l", "en")
+    assert remedy in run("off", "--all", "--reason", "an incident").stdout
+    assert remedy in run("explain", "chat", "-l", "en").stdout
+
+
+def test_a_block_length_that_nobody_knows_is_told_as_unknown(admin: Admin) -> None:
+    (key, policy), *_ = admin.steering.snapshot.policies.items()
+    unknown = replace(policy, arm=Arm.fixed("ngram", UNKNOWN_LENGTH))
+    admin.steering.snapshot = replace(admin.steering.snapshot, policies={key: unknown})
+    for told in (run("status").stdout, run("explain", key[0], "-l", key[1]).stdout):
+        assert "unknown at every load" in told
+        assert "-1" not in told
+    decision = run("explain", "--decision", "v1.ngram-unknown.LEARNED.chat.en.1-2").stdout
+    assert "ngram, nobody knows how many tokens a cycle" in decision
 
 
 def test_on_for_all_names_the_routes_that_are_still_off(admin: Admin) -> None:

@@ -296,7 +296,7 @@ class _Api:
                 self._refuse_unknown(body.route)
             in_force = views.kills_in_force(self._steering.snapshot, now)
         active = any(kill.route in (body.route, EVERY) for kill in in_force)
-        return views.KillSwitchView(body.route, active, in_force)
+        return views.KillSwitchView(body.route, active, in_force, self._steering.snapshot.unmet if active else "")
 
     def drafters(self) -> views.DraftersView:
         """The drafters that are loaded."""

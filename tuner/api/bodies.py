@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from policies.quoting import clipped
 from policies.types import PLAIN
 from tuner.api.durations import parse_duration
-from tuner.settings import BlockLength, DrafterName
+from tuner.setting_types import BlockLength, DrafterName
 
 
 def known_duration(text: str) -> str:

@@ -22,7 +22,7 @@ from tuner.guardrails import REASONS, TRIED_SHARE, Check, GuardrailState, Standi
 from tuner.known_contexts import Key
 from tuner.settings import RouteSettings
 from tuner.snapshot import PolicySnapshot
-from tuner.wording import counted
+from tuner.wording import counted, length_words
 
 REASON_SENTENCES = {
     Reason.KILL_SWITCH: "A kill switch holds speculation off.",
@@ -39,7 +39,7 @@ REASON_SENTENCES = {
     Reason.CANARY: "The request was drawn for the share that tries the learned policy.",
     Reason.LEARNED: "Learned from the acceptance and the cost that were measured here.",
     Reason.ROUTE_DEFAULT: "The route's own configuration decides.",
-    Reason.ENGINE_DEFAULT: "Nothing else decides, so the engine's default serves: plain.",
+    Reason.ENGINE_DEFAULT: "Nothing else decides: an engine serves plain, a fleet as it would without Paceline.",
     Reason.FEATURE_UNSUPPORTED: "The request asks for something that no drafter may be combined with.",
     Reason.SHORT_OUTPUT: "The output is too short for speculation to pay.",
     Reason.TELEMETRY_MISSING: "Without telemetry nothing is claimed, so nothing is changed.",
@@ -131,26 +131,32 @@ def explain(
         pin=pin,
         guardrail=None if guard is None else guard.reason,
         mode=configured.mode,
-        learned=policy,
+        learned=None if _nothing_to_choose(policy) else policy,
         learned_cap=MAX_BLOCK_LENGTH,
-        explored_drafter=drafter if drafter != PLAIN else None,
+        explored_drafter=None if drafter == PLAIN or _nothing_to_choose(policy) else drafter,
         route_default=None if arm is None else Arm.fixed(arm.drafter, arm.block_length),
     )
     resolution = resolve(situation)
+    guardrail_note = _guardrail_note(snapshot, route, now)
+    default = "as without Paceline" if snapshot.plain_sessions else "plain"
+    evidence: tuple[str, ...] = ()
+    if policy is not None:
+        seen = _evidence_sentences(policy.evidence, snapshot.plain_sessions)
+        evidence = (*seen, *_copier_sentences(snapshot, (route, language)))
     return Explanation(
         drafter=resolution.drafter,
         forced=resolution.forced,
         reason=resolution.reason,
         sentence=REASON_SENTENCES[resolution.reason],
-        ladder=_rungs(resolution, situation, policy, pin, kill, _guardrail_note(snapshot, route, now), configured, now),
-        evidence=(
-            ()
-            if policy is None
-            else (*_evidence_sentences(policy.evidence), *_copier_sentences(snapshot, (route, language)))
-        ),
+        ladder=_rungs(resolution, situation, policy, pin, kill, guardrail_note, configured, now, default),
+        evidence=evidence,
         guardrails=tuple(state for state in snapshot.guardrails if state.route in (route, ANY)),
         drafters=tuple(_curves(snapshot, (route, language))),
     )
+
+
+def _nothing_to_choose(policy: Policy | None) -> bool:
+    return policy is not None and policy.reason is Reason.ENGINE_DEFAULT
 
 
 def _copier_sentences(snapshot: PolicySnapshot, key: Key) -> Iterator[str]:
@@ -180,6 +186,7 @@ def _rungs(
     guardrail: str,
     configured: RouteSettings,
     now: float,
+    default: str,
 ) -> tuple[Rung, ...]:
     notes = {
         "kill switch": _kill_note(kill, now),
@@ -189,7 +196,7 @@ def _rungs(
         "client opt-out": "a request may send x-paceline-mode: off",
         "learned": _learned_note(policy, configured.mode),
         "route default": _route_note(configured),
-        "engine default": "plain",
+        "engine default": default,
     }
     decides = LADDER.index(_RUNG_OF_REASON.get(resolution.reason, "learned"))
     standings = ["above" if place < decides else "below" for place in range(len(LADDER))]
@@ -279,30 +286,34 @@ def schedule_words(arm: Arm) -> str:
     if arm.cap == 0:
         return "plain at every load"
     if arm == Arm.fixed(arm.drafter, arm.cap):
-        return f"{arm.drafter}, K={arm.cap} at every load"
+        return f"{arm.drafter}, K={length_words(arm.cap)} at every load"
     several = len(arm.drafters) > 1
     steps = [
-        (f"{step.drafter} " * several + f"K={step.block_length}" if step.block_length else "plain")
+        (f"{step.drafter} " * several + f"K={length_words(step.block_length)}" if step.block_length else "plain")
         + f" at load {step.loads}"
         for step in arm.schedule
     ]
     return ", ".join(steps) if several else f"{arm.drafters[0]}, {', '.join(steps)}"
 
 
-def _evidence_sentences(evidence: Evidence) -> list[str]:
-    sentences = [f"Seen: {counted(evidence.requests, 'request')} and {counted(evidence.cycles, 'cycle')}."]
+def _evidence_sentences(evidence: Evidence, pools: bool) -> list[str]:
+    """`pools`: of a fleet, where nobody sees cycles, and plain sessions are what is measured against."""
+    cycles = "" if pools else f" and {counted(evidence.cycles, 'cycle')}"
+    sentences = [f"Seen: {counted(evidence.requests, 'request')}{cycles}."]
     if evidence.survival and evidence.cycles:  # before the first cycle the curve is only what related contexts suggest
         kept = ", ".join(f"{length}: {share:.0%}" for length, share in _thinned(evidence.survival))
         sentences.append(f"Blocks of which at least so many drafted tokens are kept: {kept}.")
     if evidence.predicted_speedup:
         gains = ", ".join(f"{gain - 1.0:+.0%} at load {load}" for load, gain in evidence.predicted_speedup)
         sentences.append(f"Predicted gain over plain: {gains}.")
-    if evidence.speedup is None:
+    if evidence.speedup is None and pools:
+        sentences.append("Measured speedup: unknown.")
+    elif evidence.speedup is None:
         sentences.append(
             "Measured speedup: not known yet. It is measured again since the server started, and plain windows have "
             "not met this context often enough."
         )
-    else:
+    elif evidence.speedup is not None:
         found = evidence.speedup
         sentences.append(
             f"Measured: {found.estimate:.2f}x plain, 95 % interval {found.low:.2f} to {found.high:.2f}; seconds per "

@@ -70,7 +70,8 @@ class StatusView:
     policies: Mapping[PolicyState, int]
     """How many contexts are in each state."""
     requests: int
-    looped_requests: int
+    looped_requests: int | None
+    """None where nobody looks, as of a sidecar, which sees no tokens."""
     plain_window: bool
     switchback_share: float
     throughput: Throughput
@@ -97,6 +98,8 @@ class StatusView:
     """Plain is measured on sessions that a plain pool serves: `switchback_share` is one of sessions."""
     upstreams: tuple[UpstreamView, ...] = ()
     """Of a sidecar."""
+    unmet: str = ""
+    """Why a kill switch or a pin to plain that is in force cannot be met, with the remedy; empty where it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,8 @@ class PolicyView:
     """The pin in force; its language may be ``*``."""
     kill_switch: KillSwitch | None
     explanation: Explanation
+    unmet: str = ""
+    """Why what is ordered here, plain, cannot be met; empty where it can, or nothing is ordered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +164,8 @@ class KillSwitchView:
     active: bool
     in_force: tuple[KillSwitch, ...]
     """Every kill switch that is on now; the one for ``*`` holds every route."""
+    unmet: str = ""
+    """Why what is killed cannot be served plain, with the remedy; empty where it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +205,8 @@ def status_view(
 ) -> StatusView:
     """What is in force, in one page."""
     policies = snapshot.policies.values()
+    kills = kills_in_force(snapshot, now)
+    pins = tuple(pin for pin in snapshot.pins if pin.expires_at > now)
     return StatusView(
         version=version,
         model=next((policy.context.model for policy in policies), None),
@@ -207,14 +216,14 @@ def status_view(
         snapshot_at=snapshot.created_at,
         policies=Counter(policy.state for policy in policies),
         requests=sum(snapshot.requests.values()),
-        looped_requests=snapshot.looped_requests,
+        looped_requests=None if upstreams else snapshot.looped_requests,
         plain_window=snapshot.cycle_policy.window.plain,
         switchback_share=snapshot.switchback_share,
         throughput=snapshot.throughput,
         baseline=snapshot.baseline,
         cost_error=snapshot.cost_error,
-        pins=tuple(pin for pin in snapshot.pins if pin.expires_at > now),
-        kill_switches=kills_in_force(snapshot, now),
+        pins=pins,
+        kill_switches=kills,
         drafters=drafters,
         cost_per_million_tokens=_cost(snapshot.throughput, price_per_hour),
         gain=snapshot.engine_gain,
@@ -225,6 +234,7 @@ def status_view(
         guardrails=tuple(state for state in snapshot.guardrails if state.standing is not Standing.WATCHING),
         plain_sessions=snapshot.plain_sessions,
         upstreams=upstreams,
+        unmet=snapshot.unmet if kills or any(pin.block_length == 0 for pin in pins) else "",
     )
 
 
@@ -273,14 +283,18 @@ def policy_view(
     snapshot: PolicySnapshot, route: str, language: str, configured: RouteSettings, drafter: str, now: float
 ) -> PolicyView:
     """A context's policy with its explanation."""
+    pin = pin_for(snapshot.pins, route, language, now)
+    kill = kill_for(snapshot.kill_switches, route, now)
+    ordered = kill is not None or configured.mode is Mode.OFF or (pin is not None and pin.block_length == 0)
     return PolicyView(
         route=route,
         language=language,
         mode=configured.mode,
         policy=snapshot.policies.get((route, language)),
-        pin=pin_for(snapshot.pins, route, language, now),
-        kill_switch=kill_for(snapshot.kill_switches, route, now),
+        pin=pin,
+        kill_switch=kill,
         explanation=explain(snapshot, route, language, configured, drafter, now),
+        unmet=snapshot.unmet if ordered else "",
     )
 
 

@@ -7,10 +7,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from policies.types import ANY_LOAD
+from policies.types import ANY_LOAD, UNKNOWN_LENGTH
 from tuner.api.durations import describe_duration
 from tuner.cli.output import print_paragraph, print_table
-from tuner.wording import counted
+from tuner.wording import counted, length_words
 
 SHOWN_LOADS = (1, 4, 8, 16)
 """Loads whose block length is shown where a terminal has no room for whole schedules."""
@@ -33,7 +33,8 @@ def print_status(console: Console, status: Mapping[str, Any], policies: Sequence
     console.print(f"model      {status['model'] or 'no traffic yet'}, {'ready' if status['ready'] else 'NOT READY'}")
     console.print(f"drafters   {', '.join(status['drafters'])}")
     console.print(f"store      {store}, {counted(status['store']['dropped'], 'row')} dropped")
-    console.print(f"requests   {status['requests']}, {status['looped_requests']} of them looped")
+    looped = status["looped_requests"]
+    console.print(f"requests   {status['requests']}" + ("" if looped is None else f", {looped} of them looped"))
     pools = status["plain_sessions"]
     if not pools:
         console.print(f"throughput {_throughput(status['throughput'])}")
@@ -77,6 +78,7 @@ def print_status(console: Console, status: Mapping[str, Any], policies: Sequence
         arm = "plain" if pin["block_length"] == 0 else f"{pin['drafter']} at {pin['block_length']}"
         where = f"{pin['route']}/{pin['language']}"
         console.print(f"pin        {where}: {arm}{_until(pin['expires_at'])}, by {pin['actor']}: {pin['reason']}")
+    _print_unmet(console, status)
     if status["upstreams"]:
         _print_upstreams(console, status["upstreams"])
     if not policies:
@@ -92,7 +94,7 @@ def print_status(console: Console, status: Mapping[str, Any], policies: Sequence
             f"{policy['route']}/{policy['language']}",
             policy["state"],
             _drafter(policy),
-            ",".join(str(_block_length(policy["schedule"], load)) for load in SHOWN_LOADS),
+            ",".join(length_words(_block_length(policy["schedule"], load)) for load in SHOWN_LOADS),
             _speedup(policy),
             str(policy["requests"]),
         )
@@ -122,7 +124,7 @@ def _print_upstreams(console: Console, upstreams: Sequence[Mapping[str, Any]]) -
     narrow.box, narrow.padding = None, (0, 2, 0, 0)
     for one in upstreams:
         health = {True: "up", False: "DOWN", None: "not seen yet"}[one["healthy"]]
-        length = f", up to {one['block_length']}" if one["block_length"] else ""
+        length = f", up to {one['block_length'] or 'unknown'}"
         drafts = {True: f"{one['drafter']}{length}", False: "plain", None: "not known"}[one["speculates"]]
         works = [found["lever"] for found in one["capabilities"] if found["effect"] == "works"]
         engine = f"{one['engine']} {one['version']}".strip()
@@ -148,6 +150,7 @@ def print_explanation(console: Console, view: Mapping[str, Any]) -> None:
         arm_words = schedule if schedule == "plain" else f"{drafters}, {_K_WORDS[':' in schedule]} {schedule}"
         console.print(f"policy     version {policy['version']}, {policy['state']}: {arm_words}")
     console.print(f"reason     {explanation['reason']}: {explanation['sentence']}")
+    _print_unmet(console, view)
     console.print()
     table = Table("", "rung", "what it says now", title="The ladder, strongest first", title_justify="left")
     marks = {"decides": "=>", "above": "", "below": "x"}
@@ -201,6 +204,8 @@ def print_decision(console: Console, decision: Mapping[str, Any]) -> None:
     arm = (
         "plain" if decision["cap"] == 0 else f"{decision['drafter']}, up to {counted(decision['cap'], 'token')} a cycle"
     )
+    if decision["cap"] == UNKNOWN_LENGTH:
+        arm = f"{decision['drafter']}, nobody knows how many tokens a cycle"
     console.print(f"decision   {decision['decision_id']}")
     console.print(f"context    {decision['route']}/{decision['language']}, policy version {decision['policy_version']}")
     console.print(f"arm        {arm}")
@@ -224,6 +229,7 @@ def print_switched_off(console: Console, view: Mapping[str, Any]) -> None:
     """`paceline off`."""
     for kill in _holding(view):
         console.print(f"Speculation is off for {_route(kill['route'])}{_until(kill['expires_at'])}: {kill['reason']}")
+    _print_unmet(console, view)
 
 
 def print_switched_on(console: Console, view: Mapping[str, Any]) -> None:
@@ -250,6 +256,7 @@ def print_pin(console: Console, view: Mapping[str, Any]) -> None:
     where = f"{view['route']}/{view['language']}"
     arm = "plain" if pin["block_length"] == 0 else f"{pin['drafter']} at block length {pin['block_length']}"
     console.print(f"{where} is pinned to {arm}{_until(pin['expires_at'])}: {pin['reason']}")
+    _print_unmet(console, view)
 
 
 def print_unpin(console: Console, view: Mapping[str, Any]) -> None:
@@ -277,6 +284,12 @@ def print_settings(console: Console, rows: Sequence[tuple[str, Any, str]], *, or
     print_table(console, table)
 
 
+def _print_unmet(console: Console, view: Mapping[str, Any]) -> None:
+    """An order that is in force and cannot be met."""
+    if view["unmet"]:
+        print_paragraph(console, f"It cannot be met: {view['unmet']}.")
+
+
 def _route(route: str) -> str:
     return "every route" if route == "*" else route
 
@@ -290,7 +303,7 @@ def _schedule(steps: Sequence[Mapping[str, Any]]) -> str:
     parts = []
     several = len(_drafters(steps)) > 1
     if len(steps) == 1 and steps[0]["load_low"] == 1 and steps[0]["load_high"] >= ANY_LOAD:
-        return f"{steps[0]['block_length']} at every load" if steps[0]["block_length"] else "plain"
+        return f"{length_words(steps[0]['block_length'])} at every load" if steps[0]["block_length"] else "plain"
     for step in steps:
         load = (
             f"{step['load_low']}"
@@ -299,7 +312,7 @@ def _schedule(steps: Sequence[Mapping[str, Any]]) -> str:
         )
         if step["load_high"] >= ANY_LOAD:
             load = f"{step['load_low']} and more"
-        length = step["block_length"] or "plain"
+        length = length_words(step["block_length"]) if step["block_length"] else "plain"
         parts.append(f"{load}: {step['drafter']} {length}" if several and step["block_length"] else f"{load}: {length}")
     return ", ".join(parts) or "plain"
 

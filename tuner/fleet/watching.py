@@ -4,13 +4,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from http import HTTPStatus
 
 import httpx
 
 from policies.quoting import listed
 from policies.types import PLAIN
-from tuner.fleet.engines.fetching import FetchError
-from tuner.fleet.engines.identity import identify
+from tuner.fleet.engines.fetching import FetchError, fetch
+from tuner.fleet.engines.identity import LOOK_SECONDS, identify, models_of
 from tuner.fleet.engines.probe import probe
 from tuner.fleet.engines.scrape import EngineMeter
 from tuner.fleet.metrics import FleetMetrics
@@ -91,6 +92,7 @@ class Watch:
                         log.warning("upstream %s: %s", name, sentence)
                 if scraped.reading is None:
                     self._metrics.count_missing(name)
+                    anew |= await self._is_another(name, client)
                 elif scraped.delta is not None:
                     delta = scraped.delta
                     if delta.cycles is delta.drafted is delta.accepted is None:
@@ -102,14 +104,31 @@ class Watch:
                         self._metrics.count_restart(name)
                         anew = True  # it may have been launched in another way
 
+    async def _is_another(self, name: str, client: httpx.AsyncClient) -> bool:
+        """Whether an upstream whose metrics tell nothing may have been started anew: it was gone, or lists others."""
+        before = self._known[name]
+        try:
+            answer = await fetch(client, f"{before.url}/v1/models", seconds=LOOK_SECONDS)
+        except FetchError:
+            return True
+        models = models_of(answer)
+        if answer.status != HTTPStatus.OK or models == before.models:
+            return False
+        if before.models:
+            self._metrics.count_restart(name)
+        return True
+
     async def _look(self, name: str, client: httpx.AsyncClient, anew: bool) -> bool:
         """Ask who an upstream is, and where that is new also what it lets be steered. False where nobody answered."""
         before = self._known[name]
         try:
             told = await self._told(name, client)
+            same = _same(before, told)
             # Of one that is as it was, levers are not pulled again.
-            if _same(before, told) and not anew:
+            if same and not anew:
                 return True
+            if not same and not anew:
+                self._metrics.count_restart(name)
             found = await probe(before.url, client=client, name=name) if self._pulls_levers else told
         except FetchError as error:
             log.info("upstream %s: %s", name, error)

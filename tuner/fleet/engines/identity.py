@@ -113,7 +113,7 @@ async def identify(url: str, client: httpx.AsyncClient, *, seconds: float = LOOK
 
 def _identity(answers: Mapping[str, Fetched]) -> Identity:
     reading, sentence = _reading(answers.get("/metrics"))
-    listed = [each for each in _data(answers, "/v1/models") if isinstance(each.get("id"), str)]
+    listed = _data(answers.get("/v1/models"))
     engine = _engine(answers, reading, listed)
     settings = _settings(answers)
     launched, drafter, block_length = _drafting(engine, answers, reading, settings)
@@ -196,6 +196,11 @@ def _drafting(
     return launched, "", length
 
 
+def models_of(answer: Fetched) -> tuple[str, ...]:
+    """What ``/v1/models`` lists."""
+    return tuple(each["id"] for each in _data(answer))
+
+
 def drafter_of_slots(slots: Sequence[Any]) -> str:
     """The drafter in llama.cpp's ``/slots``, which tell it once they have served; empty where they do not."""
     params = [slot.get("params") for slot in slots if isinstance(slot, Mapping)]
@@ -213,6 +218,7 @@ def _listing(answers: Mapping[str, Fetched], path: str) -> list[Any]:
     return found.listing if found is not None and found.status == 200 else []
 
 
-def _data(answers: Mapping[str, Fetched], path: str) -> list[dict[str, Any]]:
-    found = _mapping(answers, path).get("data")
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+def _data(answer: Fetched | None) -> list[dict[str, Any]]:
+    found = answer.mapping.get("data") if answer is not None and answer.status == 200 else None
+    listed = found if isinstance(found, list) else []
+    return [each for each in listed if isinstance(each, dict) and isinstance(each.get("id"), str)]
