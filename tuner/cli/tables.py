@@ -124,7 +124,7 @@ def _print_upstreams(console: Console, upstreams: Sequence[Mapping[str, Any]]) -
     narrow.box, narrow.padding = None, (0, 2, 0, 0)
     for one in upstreams:
         health = {True: "up", False: "DOWN", None: "not seen yet"}[one["healthy"]]
-        length = f", up to {one['block_length'] or 'unknown'}"
+        length = f", up to {one['block_length']}" if one["block_length"] else ", how far is unknown"
         drafts = {True: f"{one['drafter']}{length}", False: "plain", None: "not known"}[one["speculates"]]
         works = [found["lever"] for found in one["capabilities"] if found["effect"] == "works"]
         engine = f"{one['engine']} {one['version']}".strip()

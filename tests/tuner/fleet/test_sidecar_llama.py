@@ -50,7 +50,9 @@ def tuned(
 ) -> Iterator[RunningSidecar]:
     """A plain pool and one that drafts, in `auto`."""
     upstreams = {"plain": llama_plain.url, "drafting": llama_ngram.url}
-    with start_sidecar(tmp_path_factory.mktemp("auto"), upstreams, "auto") as sidecar:
+    # llama.cpp does not tell it, and what nobody knows cannot be pinned.
+    told = {"PACELINE_FLEET__UPSTREAMS__DRAFTING__BLOCK_LENGTH": "8"}
+    with start_sidecar(tmp_path_factory.mktemp("auto"), upstreams, "auto", told) as sidecar:
         yield sidecar
 
 
