@@ -78,6 +78,7 @@ def what_is_left(store: Store) -> StoredState:
         ("schedule", "[[1, 2, 8]]"),
         ("schedule", '[[1, 2, "8", "ngram"]]'),
         ("schedule", '[[1, 2, 99, "ngram"]]'),
+        ("schedule", '[[1, 2, -2, "ngram"]]'),
         ("schedule", '[[4, 2, 8, "ngram"]]'),
         ("schedule", "7"),
         ("schedule", DEEP),

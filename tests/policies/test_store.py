@@ -8,7 +8,7 @@ import pytest
 
 from policies.records import KillCleared, PinRemoved, Posterior, StoredState
 from policies.store import RowRejectedError, Store, StoreError, StoreUnavailableError
-from policies.types import Context
+from policies.types import UNKNOWN_LENGTH, Arm, Context, LoadStep
 from tests.policies import store_samples as samples
 
 
@@ -47,6 +47,14 @@ def test_every_kind_of_row_comes_back_as_it_went_in(store: Store) -> None:
     assert store.decision(samples.decision().decision_id) == samples.sampled_decision()
     assert store.telemetry_windows(since=0.0) == [samples.telemetry_window()]
     assert store.request_windows(since=0.0) == [samples.request_window()]
+
+
+def test_a_block_length_that_nobody_knows_comes_back_as_it_went_in(store: Store) -> None:
+    steps = (LoadStep(1, 2, UNKNOWN_LENGTH, "ngram"), LoadStep(3, 4, 0, "ngram"))
+    policy = dataclasses.replace(samples.policy(1), arm=Arm("ngram", steps))
+    assert policy.arm.cap == UNKNOWN_LENGTH
+    store.write([policy])
+    assert store.load_state(samples.MODEL).policies == (policy,)
 
 
 def test_a_new_store_is_empty(store: Store) -> None:
