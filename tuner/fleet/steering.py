@@ -41,6 +41,7 @@ class FleetSteering:
         self._options = fleet_options(settings, model)
         self._pools = FleetController(upstreams, self._options, lambda snapshot: None)
         self._plugin: Controller | None = None
+        self._plugin_drafters: tuple[str, ...] = ()
         self._longest = 0
         self._upstreams = tuple(upstreams)
 
@@ -52,7 +53,7 @@ class FleetSteering:
     @property
     def drafters(self) -> tuple[str, ...]:
         """What a pin may name, plain first."""
-        return self._pools.drafters
+        return self._pools.drafters if self._plugin is None else self._plugin_drafters
 
     @property
     def fleet(self) -> FleetSnapshot:
@@ -95,6 +96,7 @@ class FleetSteering:
         # What learning took it from starts anew, in another unit; what people ordered goes on.
         plugin.restore({}, [*before.policies.values()], before.pins, before.kill_switches)
         self._longest = options.max_block_length
+        self._plugin_drafters = info.drafters
         self._plugin = plugin
 
     @property
