@@ -6,9 +6,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from dashboards.panel import Panel
-from dashboards.serving import panels
+from dashboards.serving import SERVING
 from tests.dashboards.prometheus_process import running_prometheus, until
-from tests.dashboards.test_live import answer
+from tests.dashboards.scraped_endpoint import answer
 from tests.engine.tiny_model import make_tiny_model
 from tests.system.live_service import ENDLESS, live_service, tiny_settings
 from tuner.settings import TunerSettings
@@ -32,7 +32,7 @@ def test_every_query_of_the_dashboard_returns_data_of_the_real_service(tmp_path:
             live.traffic(1, route="story", max_tokens=64, logit_bias=ENDLESS, temperature=0.0),
             running_prometheus(tmp_path, port) as prometheus,
         ):
-            missing = [(panel, query.expr) for _, panel in panels() for query in panel.queries]
+            missing = [(panel, query.expr) for panel in SERVING.panels for query in panel.queries]
 
             def all_answered() -> bool | None:
                 missing[:] = [(panel, expr) for panel, expr in missing if not answer(prometheus, panel, expr)]
