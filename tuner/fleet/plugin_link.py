@@ -114,12 +114,10 @@ class PluginLink:
         given = self._settings.get(self._place_of(replica))
         if given is None or not self._idle():
             return False
-        key = given.api_key
-        headers = {} if key is None else {"authorization": f"Bearer {key.get_secret_value()}"}
-        calibration = await calibrate(given.url, replica, headers)
+        calibration = await calibrate(given.url, replica, given.headers)
         self._tell(calibration.sentence)
         # Without a pass that verified drafts nobody knows what they cost.
-        if hello_drafts(replica) and not any(cycle.tokens > cycle.load for cycle in calibration.cycles):
+        if replica.hello.block_length and not any(cycle.tokens > cycle.load for cycle in calibration.cycles):
             return False
         self._on_ready(engine_info(replica.hello, calibration), replica.hello.block_length)
         return True
@@ -137,8 +135,3 @@ class PluginLink:
                     f"{hello.slots} sequences"
                 )
         return self._places[instance]
-
-
-def hello_drafts(replica: Replica) -> bool:
-    """Whether its server was launched with a drafter."""
-    return replica.hello.block_length > 0

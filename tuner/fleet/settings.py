@@ -73,6 +73,11 @@ class UpstreamSettings(Group):
     aliases: dict[Annotated[Text, AfterValidator(_model)], AliasSettings] = Field(default_factory=dict)
     """By model, those of a llama.cpp router that are the same model with other settings of speculation."""
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """What Paceline's own requests to it carry."""
+        return {} if self.api_key is None else {"authorization": f"Bearer {self.api_key.get_secret_value()}"}
+
     @model_validator(mode="after")
     def _drafter_with_length(self) -> Self:
         if self.block_length is not None and self.drafter is not None:

@@ -55,9 +55,7 @@ class Watch:
 
     def client(self, name: str) -> httpx.AsyncClient:
         """One that says to an upstream who asks, where it wants to know."""
-        key = self._settings[name].api_key
-        headers = {} if key is None else {"authorization": f"Bearer {key.get_secret_value()}"}
-        return httpx.AsyncClient(headers=headers, trust_env=False)
+        return httpx.AsyncClient(headers=self._settings[name].headers, trust_env=False)
 
     async def looked(self, seconds: float) -> None:
         """Return when every upstream was asked once who it is, or when `seconds` are over."""
